@@ -1,0 +1,1 @@
+"""REST, dashboard, store and client."""

@@ -1,0 +1,1 @@
+"""The verbs of the aiak-tune command, a file each."""

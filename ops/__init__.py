@@ -1,0 +1,1 @@
+"""Functions usable without the tuner: kernels, gradient compressors, batched assignment."""

@@ -1,0 +1,1 @@
+"""Step clock, traces, attribution, workload and hardware facts."""

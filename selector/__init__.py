@@ -1,0 +1,1 @@
+"""Launching, trials, search, judgement, plans, recommendation."""

@@ -1,1 +1,1 @@
-"""What starts inside the job: bootstrap, run specification, records, and the wiring of settings and clock."""
+"""What starts inside the job: bootstrap, run specification, records, settings and clock."""

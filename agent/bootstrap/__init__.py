@@ -1,1 +1,1 @@
-"""The folder that goes on the job's PYTHONPATH: it holds the sitecustomize that starts the agent."""
+"""Goes on the job's PYTHONPATH: it holds the sitecustomize that starts the agent."""

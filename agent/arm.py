@@ -1,0 +1,129 @@
+"""Called in each process of the job when `import torch` is done: install what this run needs.
+
+Birth is passive. Which process trains shows by the first event: an optimizer step. A process that
+has none writes nothing and starts no thread.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from pathlib import Path
+from typing import Any
+
+from aiak_tune.agent import hooks, profiling, seeding
+from aiak_tune.agent.guest import GUEST, guest
+from aiak_tune.agent.settings import Applier
+from aiak_tune.agent.slicing import Slice, rank
+from aiak_tune.agent.spec import RunSpec, SlicePlan
+from aiak_tune.agent.whole import WholeRun
+from aiak_tune.optimizations.base import Stage
+
+ROOT_UPDATES = 3  # by then each root of a step has run; the search costs a call on every module
+
+
+@guest
+def arm(torch: Any) -> None:
+    """Start the agent in this process; `torch` is the module just imported."""
+    spec = RunSpec.from_environment()
+    if spec is None or _helper():
+        return
+    GUEST.run_dir = Path(spec.run_dir)
+    os.register_at_fork(after_in_child=_forked)
+    if spec.slice is None:
+        _arm_whole(torch, spec)
+    else:
+        _arm_slice(torch, spec, spec.slice)
+
+
+def _helper() -> bool:
+    """Whether this is a process that never trains: the launcher, a compile worker, a tracker."""
+    import sys
+
+    argv = " ".join(getattr(sys, "orig_argv", sys.argv))
+    return any(
+        word in argv
+        for word in ("_inductor/compile_worker", "resource_tracker", "multiprocessing.forkserver")
+    )
+
+
+def _forked() -> None:
+    """A fork child has our hooks but is not the process they were made for."""
+    GUEST.detached = True
+
+
+def _arm_slice(torch: Any, spec: RunSpec, plan: SlicePlan) -> None:
+    _die_with_parent()
+    run = Slice(torch, spec, plan)
+    if plan.seed is not None:
+        seeding.seed_all(torch, plan.seed + rank())
+        _notice_seeding(torch, run)
+        if plan.parity:
+            seeding.seed_batches(torch, plan.parity, plan.seed)
+    run.applier.stage(Stage.PROCESS, torch)
+    profiling.watch_profilers(torch)
+    hooks.watch_loaders(run)
+    hooks.watch_optimizers(run)
+    hooks.watch_backward(run)
+    _search_roots(run)
+    early = guest(run.ended_early)
+    pid = os.getpid()
+    atexit.register(lambda: early() if os.getpid() == pid else None)
+
+
+def _search_roots(run: Slice) -> None:
+    """Find the roots in the first steps, then watch each of them alone."""
+    found: dict[int, Any] = {}
+
+    def on_root(module: Any, args: Any, kwargs: Any) -> None:
+        run.root_found(module, args, kwargs)
+        if id(module) not in found:
+            found[id(module)] = module
+            hooks.watch_root(module, run)
+
+    stop = hooks.find_roots(on_root)
+    plain = run.update_ended
+
+    def update_ended(optimizer: Any, *, ran: bool) -> None:
+        if len(run.clock.updates) + 1 >= ROOT_UPDATES:
+            run.update_ended = plain  # type: ignore[method-assign]
+            stop()
+        plain(optimizer, ran=ran)
+
+    run.update_ended = update_ended  # type: ignore[method-assign]
+
+
+def _notice_seeding(torch: Any, run: Slice) -> None:
+    """Note whether the job seeds torch by itself."""
+    plain = torch.manual_seed
+
+    def manual_seed(seed: Any) -> Any:
+        run.evidence.note(seeded=True)
+        return plain(seed)
+
+    torch.manual_seed = torch.random.manual_seed = manual_seed
+
+    def undo() -> None:
+        torch.manual_seed = torch.random.manual_seed = plain
+
+    GUEST.leave.append(undo)
+
+
+def _arm_whole(torch: Any, spec: RunSpec) -> None:
+    """The whole job under a plan: apply, check the model, and get out of the way."""
+    run = WholeRun(torch, spec, Applier(spec.settings))
+    run.applier.stage(Stage.PROCESS, torch)
+    run.arm()
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel to end this process when its parent is gone: a killed tool leaves nobody."""
+    import ctypes
+    import signal
+
+    PR_SET_PDEATHSIG = 1
+    parent = os.getppid()
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)

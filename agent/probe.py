@@ -1,0 +1,147 @@
+"""The in-process comparison: a changed computation beside the plain one, on the job's own batch.
+
+Same module, same batch, same random state, once each: as changed, as written, and as written in
+the numerics class's precision (the yardstick). The random state and the buffers are put back.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+from aiak_tune.agent.facts import tensors_in
+from aiak_tune.agent.records import ProbeRecord
+
+Context = Callable[[], AbstractContextManager[object]]
+PROBED_VALUES = 4_000_000
+
+
+def model_probe(
+    torch: Any, module: Any, args: Any, kwargs: Any, plain: Sequence[Context]
+) -> ProbeRecord:
+    """Compare outputs and gradients of the changed module with the plain ones.
+
+    The error is the larger of the outputs' and the gradients' distance from the plain float32
+    computation, relative to its norm; the yardstick is the same for plain bfloat16 autocast.
+    """
+    try:
+        with torch.enable_grad(), _kept_state(torch, module):
+            changed = _compute(torch, module, args, kwargs)
+            with ExitStack() as stack:
+                for context in plain:
+                    stack.enter_context(context())
+                reference = _compute(torch, module, args, kwargs)
+                device = next(module.parameters()).device.type
+                with torch.autocast(device, dtype=torch.bfloat16):
+                    yard = _compute(torch, module, args, kwargs)
+    except (RuntimeError, TypeError, ValueError) as error:
+        return ProbeRecord(what="model", error=None, yard=None, problem=str(error)[:300])
+    pairs = [
+        (_distance(torch, a, r), _distance(torch, y, r))
+        for a, y, r in zip(changed, yard, reference, strict=True)
+    ]
+    off, yardstick = max(pairs, key=lambda p: p[0] / max(p[1], 1e-12))
+    return ProbeRecord(what="model", error=off, yard=yardstick)
+
+
+def _compute(torch: Any, module: Any, args: Any, kwargs: Any) -> tuple[list[Any], list[Any]]:
+    """Return the float outputs and the gradients of a fixed random product of them."""
+    with _kept_randomness(torch):
+        outputs = module.forward(*args, **kwargs)
+    leaves = tensors_in(outputs)
+    floats = [t for t in leaves if t.is_floating_point() and t.requires_grad]
+    if not floats:
+        raise ValueError("the root module gives no output that gradients flow from")
+    seeds = []
+    for number, tensor in enumerate(floats):
+        generator = torch.Generator(device=tensor.device)
+        generator.manual_seed(number)
+        shape, device = tensor.shape, tensor.device
+        seeds.append(torch.randn(shape, generator=generator, device=device).to(tensor.dtype))
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    grads = torch.autograd.grad(floats, parameters, seeds, allow_unused=True)
+    return [t.detach() for t in floats], [g for g in grads if g is not None]
+
+
+def optimizer_probe(torch: Any, optimizer: Any) -> ProbeRecord | None:
+    """Compare one update of a fused optimizer with the plain one, against float64.
+
+    On copies of some parameters with their gradients and state; None when nothing is fused.
+    """
+    group = optimizer.param_groups[0]
+    if not group.get("fused"):
+        return None
+    chosen, values = [], 0
+    for p in group["params"]:
+        if p.grad is not None and values + p.numel() <= PROBED_VALUES:
+            chosen.append(p)
+            values += p.numel()
+    if not chosen:
+        return ProbeRecord(what="optimizer", error=None, yard=None, problem="no gradients seen")
+    try:
+        fused = _update(torch, optimizer, chosen, group, fused=True, dtype=None)
+        plain = _update(torch, optimizer, chosen, group, fused=False, dtype=None)
+        exact = _update(torch, optimizer, chosen, group, fused=False, dtype=torch.float64)
+    except (RuntimeError, TypeError, ValueError, KeyError) as error:
+        return ProbeRecord(what="optimizer", error=None, yard=None, problem=str(error)[:300])
+    return ProbeRecord(
+        what="optimizer", error=_distance(torch, fused, exact), yard=_distance(torch, plain, exact)
+    )
+
+
+def _update(
+    torch: Any, optimizer: Any, chosen: list[Any], group: Any, *, fused: bool, dtype: Any
+) -> list[Any]:
+    def copied(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return copy.deepcopy(value)
+        wide = dtype is not None and value.is_floating_point() and value.dim() > 0
+        return value.detach().to(dtype if wide else value.dtype).clone()
+
+    copies = []
+    for p in chosen:
+        twin = copied(p).requires_grad_()
+        twin.grad = copied(p.grad)
+        copies.append(twin)
+    # A group holds more than the constructor takes (AdamW's decoupled_weight_decay).
+    taken = inspect.signature(type(optimizer).__init__).parameters
+    options = {k: v for k, v in group.items() if k in taken and k not in ("fused", "foreach")}
+    options.pop("params", None)
+    other = type(optimizer)(copies, **options, fused=fused, foreach=False)
+    for p, twin in zip(chosen, copies, strict=True):
+        state = optimizer.state.get(p, {})
+        other.state[twin] = {k: copied(v) for k, v in state.items()}
+    # The class's own step without its hooks: ours would take it for an update of the job.
+    step = type(other).step
+    getattr(step, "__wrapped__", step)(other)
+    return [twin.detach() - copied(p) for p, twin in zip(chosen, copies, strict=True)]
+
+
+def _distance(torch: Any, found: list[Any], reference: list[Any]) -> float:
+    """The norm of the difference over the reference's norm, over all tensors together."""
+    both = zip(found, reference, strict=True)
+    apart = sum(float((a.double() - r.double()).square().sum()) for a, r in both)
+    size = sum(float(r.double().square().sum()) for r in reference)
+    return float((apart / size) ** 0.5) if size > 0 else float("inf" if apart else 0.0)
+
+
+@contextmanager
+def _kept_state(torch: Any, module: Any) -> Iterator[None]:
+    """Put the buffers back behind: a probe must not move BatchNorm's statistics."""
+    before = [(b, b.detach().clone()) for b in module.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in before:
+                buffer.copy_(value)
+
+
+@contextmanager
+def _kept_randomness(torch: Any) -> Iterator[None]:
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices):
+        yield

@@ -1,0 +1,52 @@
+"""Applies a run's settings inside the job, stage by stage, and knows what took effect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiak_tune.optimizations.base import Applied, Settings, Stage
+from aiak_tune.optimizations.catalog import by_name
+
+
+class Applier:
+    """The settings of one run; an entry that fails is told, and the others go on."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = {by_name[name]: params for name, params in settings.items()}
+        self.applied: dict[str, list[Applied]] = {}
+        self.problems: dict[str, str] = {}
+
+    def wants(self, stage: Stage) -> bool:
+        """Whether any entry of the settings belongs to this stage."""
+        return any(o.stage is stage for o in self._settings)
+
+    def stage(self, stage: Stage, target: Any) -> None:
+        """Apply what belongs to the stage to its target."""
+        for entry, params in self._settings.items():
+            if entry.stage is not stage:
+                continue
+            try:
+                applied = entry.apply(target, params)
+            except (RuntimeError, ValueError, TypeError, AttributeError, ImportError) as error:
+                self.problems[entry.name] = f"could not be applied: {error}"
+                continue
+            if applied is not None:
+                self.applied.setdefault(entry.name, []).append(applied)
+
+    def effects(self) -> dict[str, str | None]:
+        """Return what each entry did: None, or the problem, where nothing took effect."""
+        found: dict[str, str | None] = {}
+        for entry in self._settings:
+            if entry.stage is Stage.ENVIRONMENT:
+                continue  # the tool applied it before the command started
+            texts = [a.effect() for a in self.applied.get(entry.name, ())]
+            seen = [t for t in texts if t]
+            found[entry.name] = "; ".join(dict.fromkeys(seen)) or None
+        return found
+
+    def undo(self) -> None:
+        """Put everything back, the newest first."""
+        for entries in reversed(self.applied.values()):
+            for applied in reversed(entries):
+                applied.undo()
+        self.applied.clear()

@@ -1,0 +1,1 @@
+"""Alembic's migrations, a file each in `versions`."""

@@ -1,0 +1,1 @@
+"""The migrations; one that was released is never edited."""

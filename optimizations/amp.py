@@ -1,0 +1,208 @@
+"""AMP: the root module's forward under bfloat16 autocast, its outputs in float32 as before."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from aiak_tune.optimizations.base import (
+    Applied,
+    Example,
+    Finding,
+    Numerics,
+    Optimization,
+    Params,
+    Stage,
+)
+from aiak_tune.optimizations.examples import PLAIN
+from aiak_tune.profiles.category import Category
+from aiak_tune.profiles.workload import WorkloadProfile
+
+# What bfloat16 can gain over float32 at best: tensor cores against scalar units in matmuls and
+# convolutions (H100: 989 against 67 TFLOP/s), half the bytes everywhere else.
+MATMUL_AT_BEST = 16.0
+OTHER_AT_BEST = 2.0
+
+
+class Amp(Optimization):
+    """Wrap the root's forward in autocast; gradients and parameters stay float32."""
+
+    name = "amp"
+    summary = "bfloat16 autocast of the model, outputs in float32"
+    stage = Stage.MODEL
+    level = 0
+    addresses = frozenset({Category.COMPUTE})
+    # float16 needs a GradScaler, which is wrong beside a job's own gradient clipping.
+    space = {"dtype": ("bfloat16",)}
+    conflicts = frozenset[str]()
+    examples = (
+        Example(profile=PLAIN, fits=True),
+        Example(profile=replace(PLAIN, job=replace(PLAIN.job, amp=True)), fits=False),
+        Example(
+            profile=replace(
+                PLAIN, environment=replace(PLAIN.environment, compute_capability=(7, 5))
+            ),
+            fits=False,
+        ),
+    )
+
+    def numerics(self, profile: WorkloadProfile, params: Params) -> Numerics:
+        """Lower precision in the forward and its gradients."""
+        return Numerics.CHANGING
+
+    def check(self, profile: WorkloadProfile) -> Finding:
+        """Fit float32 jobs without precision settings of their own, on hardware with bfloat16."""
+        job = profile.job
+        if job.dtype != "float32":
+            return Finding(fits=False, reason=f"the model's dtype is {job.dtype}, not float32")
+        if job.amp or job.grad_scaler:
+            return Finding(fits=False, reason="the job chose its own mixed precision")
+        refusal = refuse_hardware(profile)
+        if refusal is not None:
+            return Finding(fits=False, reason=refusal)
+        if profile.breakdown_ms is None:
+            return Finding(fits=True, reason="the model computes in float32")
+        share = profile.share(Category.COMPUTE)
+        reason = f"float32 computation takes {share:.0%} of the step"
+        return Finding(fits=share > 0, reason=reason, bound=at_best(profile))
+
+    def apply(self, target: Any, params: Params) -> Applied | None:
+        """Wrap the root module's forward; see `autocast_forward`."""
+        return autocast_forward(target, str(params["dtype"]))
+
+
+def refuse_hardware(profile: WorkloadProfile) -> str | None:
+    """Return why bfloat16 cannot be fast here, None when it may be."""
+    environment = profile.environment
+    if profile.on_gpu:
+        capability = environment.compute_capability
+        if capability is None or capability < (8, 0):
+            return "bfloat16 needs a GPU of compute capability 8.0"
+    elif environment.bf16_fast is False:
+        return "this CPU has no bfloat16 instructions and would emulate them"
+    return None
+
+
+def at_best(profile: WorkloadProfile) -> float:
+    """Return the speed-up if matmuls reached the tensor cores' peak and the rest its bandwidth."""
+    compute = profile.share(Category.COMPUTE)
+    matmul = compute if profile.matmul_share is None else min(profile.matmul_share, compute)
+    saved = matmul * (1 - 1 / MATMUL_AT_BEST) + (compute - matmul) * (1 - 1 / OTHER_AT_BEST)
+    return 1 / max(1 - saved, 1 / MATMUL_AT_BEST)
+
+
+def autocast_forward(module: Any, dtype: str) -> Applied | None:
+    """Run `module`'s forward under autocast from now on; None where that would change nothing.
+
+    Nothing is left in the instance: the wrapper stands on its class and acts for this instance
+    alone, so that copies, pickles, `isinstance` and `state_dict` stay as they were. Usable
+    without the tuner.
+    """
+    import torch
+
+    parameters = [p for p in module.parameters() if p.dtype is torch.float32]
+    if not parameters or isinstance(module, torch.nn.DataParallel):
+        # DataParallel's threads would get autocast's default dtype, float16, in its place.
+        return None
+    root = Root(parameters[0].device.type, getattr(torch, dtype))
+    undo = wrap_instance(module, root) if "forward" in vars(module) else wrap_class(module, root)
+    return Applied(undo=undo, effect=root.effect, plain=root.plain)
+
+
+class Root:
+    """What the wrapper needs to know of one root module, and what it counted."""
+
+    def __init__(self, device: str, dtype: Any) -> None:
+        self.device = device
+        self.dtype = dtype
+        self.forwards = 0
+        self.traced = False
+        self.bypassed = 0
+
+    def run(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call `forward` under autocast, in training and evaluation alike.
+
+        A plan holds for the whole job: validation must judge the numerics that are trained, and
+        a model that computes differently in eval would hide a fault until deployment.
+        """
+        import torch
+
+        from aiak_tune.ops.outputs import to_float32
+
+        if self.bypassed or torch.is_autocast_enabled(self.device):
+            return forward(*args, **kwargs)  # the job's own autocast wins
+        # A compiled forward would be compiled again for every value of a counter that it reads.
+        if torch.compiler.is_compiling():
+            self.traced = True
+        else:
+            self.forwards += 1
+        with torch.autocast(self.device, dtype=self.dtype):
+            outputs = forward(*args, **kwargs)
+        return to_float32(outputs, {})
+
+    def effect(self) -> str | None:
+        """Say how often the forward ran under autocast; None when it never did."""
+        if self.traced:
+            return "a compiled forward under autocast"
+        return f"{self.forwards} forwards under autocast" if self.forwards else None
+
+    @contextmanager
+    def plain(self) -> Iterator[None]:
+        """Compute as written while inside."""
+        self.bypassed += 1
+        try:
+            yield
+        finally:
+            self.bypassed -= 1
+
+
+# id of a root → (the root while it lives, its record). By id: a module may define __eq__.
+ROOTS: dict[int, tuple[weakref.ref[Any], Root]] = {}
+
+
+def wrap_class(module: Any, root: Root) -> Callable[[], None]:
+    """Wrap `forward` of the module's class for this instance; return the way back."""
+    cls, key = type(module), id(module)
+    inherited = "forward" not in vars(cls)
+    original = cls.forward
+
+    @functools.wraps(original)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        entry = ROOTS.get(id(self))
+        if entry is None or entry[1] is not root:
+            return original(self, *args, **kwargs)
+        return root.run(functools.partial(original, self), args, kwargs)
+
+    def undo() -> None:
+        ROOTS.pop(key, None)
+        if vars(cls).get("forward") is not forward:
+            return  # somebody wrapped it again; without its entry the wrapper only passes on
+        if inherited:
+            del cls.forward
+        else:
+            cls.forward = original
+
+    # A new module can get the id of a dead one: the entry must go first.
+    ROOTS[key] = (weakref.ref(module, lambda _: ROOTS.pop(key, None)), root)
+    cls.forward = forward
+    return undo
+
+
+def wrap_instance(module: Any, root: Root) -> Callable[[], None]:
+    """Wrap a `forward` that the instance brings itself (OptimizedModule, others' patches)."""
+    original = vars(module)["forward"]
+
+    @functools.wraps(original)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return root.run(original, args, kwargs)
+
+    def undo() -> None:
+        if vars(module).get("forward") is forward:
+            vars(module)["forward"] = original
+
+    vars(module)["forward"] = forward
+    return undo

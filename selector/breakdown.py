@@ -1,0 +1,146 @@
+"""One rank's breakdown from its two kinds of steps: clean ones and profiled ones.
+
+The profiler slows operators, not waits or kernels. So the step time and the wait for data come
+from clean steps, what the device did from profiled ones, unscaled, and the gap is the remainder.
+On a CPU the operators themselves are slowed: there the profiled steps give only the proportion of
+operators to the Python between them (docs/decisions/0004-cpu-breakdown.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from aiak_tune.agent.records import WindowRecord
+from aiak_tune.profiles.attribution import Attribution
+from aiak_tune.profiles.category import Category
+from aiak_tune.profiles.workload import DetailMs, StepMs, Warn
+from aiak_tune.selector.windows import summary
+
+UNEVEN = 0.10
+INFLATED = 1.05
+STEP, FETCH, BACKWARD, OPTIMIZER, BATCHES, MICRO, SAMPLES = range(7)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankBreakdown:
+    """Where one rank's mean step went; None where there are no profiled steps."""
+
+    breakdown_ms: Mapping[Category, float]
+    detail_ms: DetailMs
+    inflation: float
+    matmul_share: float | None
+
+
+def step_statistics(window: WindowRecord) -> StepMs:
+    """Return the statistics of the counted steps; the mean is the window's wall time a step."""
+    rows = [_number(row[STEP]) / 1e6 for row in window.steps]
+    seen = summary(rows)
+    mean = window.wall_ns / len(rows) / 1e6
+    return StepMs(mean=mean, median=seen.median, p05=seen.p05, p95=seen.p95)
+
+
+def mean_of(window: WindowRecord, column: int) -> float:
+    """Return the mean of one column of the counted steps (nanoseconds, or counts)."""
+    return sum(_number(row[column]) for row in window.steps) / len(window.steps)
+
+
+def combine(window: WindowRecord, profiled: Attribution) -> RankBreakdown:
+    """Return the breakdown of the mean clean step; the categories sum to it exactly."""
+    step = window.wall_ns / len(window.steps)
+    fetch = mean_of(window, FETCH)
+    mean = profiled.mean
+    make = _on_cpu if profiled.device == "cpu" else _on_gpu
+    parts = _fit(make(step, fetch, profiled), step)
+    inflation = median(s.step_ns for s in profiled.steps) / max(
+        1.0, median(_number(row[STEP]) for row in window.steps)
+    )
+    share = mean.matmul_share
+    if share is not None and profiled.device == "cpu":
+        busy = mean.ns[Category.COMPUTE]
+        share = share * mean.step_ns / busy * parts[Category.COMPUTE] / step if busy else 0.0
+    elif share is not None:
+        share = share * mean.step_ns / step
+    return RankBreakdown(
+        breakdown_ms={c: ns / 1e6 for c, ns in parts.items()},
+        detail_ms=_detail(profiled),
+        inflation=inflation,
+        matmul_share=None if share is None else min(1.0, share),
+    )
+
+
+def _on_gpu(step: float, fetch: float, profiled: Attribution) -> dict[Category, float]:
+    mean = profiled.mean
+    parts = {c: float(mean.ns[c]) for c in (Category.COMPUTE, Category.COMM, Category.H2D)}
+    # What the device did under a fetch is no wait; the clean fetch may be longer or shorter.
+    parts[Category.DATA_WAIT] = max(0.0, fetch - mean.fetch_overlapped_ns)
+    parts[Category.HOST] = float(mean.ns[Category.HOST])
+    parts[Category.GAP] = step - sum(parts.values())
+    return parts
+
+
+def _on_cpu(step: float, fetch: float, profiled: Attribution) -> dict[Category, float]:
+    ns = profiled.mean.ns
+    comm, host = float(ns[Category.COMM]), float(ns[Category.HOST])
+    rest = step - fetch - comm - host
+    slowed = ns[Category.COMPUTE] + ns[Category.GAP]
+    compute = rest * ns[Category.COMPUTE] / slowed if slowed else 0.0
+    return {
+        Category.DATA_WAIT: fetch,
+        Category.COMM: comm,
+        Category.HOST: host,
+        Category.H2D: 0.0,
+        Category.COMPUTE: compute,
+        Category.GAP: rest - compute,
+    }
+
+
+def _fit(parts: dict[Category, float], step: float) -> dict[Category, float]:
+    """Make the parts sum to the step where profiled ones are longer than clean ones leave room."""
+    known = {c: max(0.0, parts[c]) for c in Category}
+    over = sum(known.values()) - step
+    for category in (Category.GAP, Category.HOST, Category.DATA_WAIT):
+        less = min(known[category], max(0.0, over))
+        known[category] -= less
+        over -= less
+    total = sum(known.values())
+    return {c: v * step / total for c, v in known.items()} if total > 0 else known
+
+
+def _detail(profiled: Attribution) -> DetailMs:
+    mean = profiled.mean
+    return DetailMs(
+        h2d_overlapped=mean.h2d_overlapped_ns / 1e6,
+        comm_overlapped=mean.comm_overlapped_ns / 1e6,
+        gap_sync=None if mean.gap_sync_ns is None else mean.gap_sync_ns / 1e6,
+    )
+
+
+def cautions(window: WindowRecord, found: RankBreakdown | None) -> list[Warn]:
+    """Say what a reader must know: the profiler's slowing, uneven steps, evaluation left out."""
+    told = []
+    if found is not None and found.inflation > INFLATED:
+        told.append(Warn(code="profiler_inflation", text=_INFLATION.format(found.inflation - 1)))
+    busy = [_number(row[STEP]) - _number(row[FETCH]) for row in window.steps]
+    excess = sum(busy) / len(busy) - median(busy)
+    if excess > UNEVEN * window.wall_ns / len(busy):
+        told.append(Warn(code="uneven_steps", text=_UNEVEN))
+    if window.mixed:
+        text = f"{window.mixed} steps with an evaluation between them were left out"
+        told.append(Warn(code="evaluation_left_out", text=text))
+    return told
+
+
+_INFLATION = (
+    "profiled steps were {:.0%} slower than clean ones; step time and waits are those of clean "
+    "steps, device-busy times those of profiled ones, unscaled"
+)
+_UNEVEN = (
+    "the mean step is well above the median: a few steps take much longer (logging, checkpoints, "
+    "other load), and the few profiled steps may not show why"
+)
+
+
+def _number(value: int | None) -> int:
+    return 0 if value is None else value

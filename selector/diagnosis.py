@@ -1,0 +1,97 @@
+"""Why a start gave no figure, in words that a person can act on."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from aiak_tune.selector.launch import Outcome
+from aiak_tune.selector.redaction import redact_text
+from aiak_tune.selector.results import FailureCode
+
+LINES = 15
+OUT_OF_MEMORY = re.compile(
+    r"out of memory|OutOfMemoryError|can't allocate memory|Cannot allocate memory|"
+    r"DefaultCPUAllocator|Bus error|No space left on device",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A start that failed: a code, a sentence, and the job's own last lines."""
+
+    code: FailureCode
+    text: str
+    tail: str
+
+
+def last_lines(text: str, count: int = LINES) -> str:
+    """Return the last lines of what the job printed, secrets redacted."""
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    noise = [line for line in lines if not line.startswith("USDT:")]
+    return redact_text("\n".join(noise[-count:]))
+
+
+def diagnose(outcome: Outcome) -> Problem | None:
+    """Return what went wrong, or None when every rank has a result with a counted window."""
+    tail = last_lines(outcome.tail)
+    code, text = _verdict(outcome)
+    return None if code is None else Problem(code=code, text=text, tail=tail)
+
+
+def _verdict(outcome: Outcome) -> tuple[FailureCode | None, str]:
+    if outcome.faults:
+        return "incompatible", f"aiak-tune's agent failed in the job: {_last(outcome.faults)}"
+    if outcome.stopped and outcome.stopped.startswith("timeout"):
+        return "timeout", outcome.stopped.removeprefix("timeout: ")
+    ended_badly = outcome.exit_code not in (0, None) and not outcome.stopped
+    if ended_badly and not _whole(outcome):
+        return _crash(outcome)
+    if not outcome.results:
+        return _nothing(outcome)
+    if any(r.status == "irregular" for r in outcome.results):
+        return "incompatible", (
+            "the job's optimizers take no regular turns, so a step cannot be told; "
+            "call aiak_tune.step_done() where one ends (a later version reads it)"
+        )
+    if any(r.window is None or not r.window.steps for r in outcome.results):
+        seen = max(r.warmup_steps for r in outcome.results)
+        return "launch", (
+            f"the job ended after {seen} steps, before any could be counted; "
+            "use a longer run of it, or fewer --warmup steps"
+        )
+    return None, ""
+
+
+def _whole(outcome: Outcome) -> bool:
+    return bool(outcome.results) and all(r.status == "complete" for r in outcome.results)
+
+
+def _crash(outcome: Outcome) -> tuple[FailureCode, str]:
+    if outcome.exit_code == 127 and not outcome.births:
+        return "launch", _last((outcome.tail,)) or "the command cannot be started"
+    if OUT_OF_MEMORY.search(outcome.tail):
+        return "out_of_memory", f"out of memory: {_last((outcome.tail,))}"
+    code = outcome.exit_code or 0
+    how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return "crash", f"the job {how}: {_last((outcome.tail,)) or 'it printed nothing'}"
+
+
+def _nothing(outcome: Outcome) -> tuple[FailureCode, str]:
+    if not outcome.births:
+        return "launch", (
+            "no Python process of the job loaded the agent: does it start python with -I, -E or "
+            "-S, through env -i or sudo, or in a container?"
+        )
+    if not outcome.torch_births:
+        return "launch", "the job ended without importing torch: is this the training command?"
+    return "launch", (
+        "the job imported torch, but no optimizer step was seen before it ended: "
+        "is it a training command, and does it use a torch.optim optimizer?"
+    )
+
+
+def _last(texts: tuple[str, ...]) -> str:
+    lines = [line.strip() for line in texts[0].splitlines() if line.strip()]
+    return redact_text(lines[-1])[:300] if lines else ""

@@ -1,0 +1,223 @@
+"""Starts the job once under a run specification, watches it, and says how it ended.
+
+The job runs below a supervisor (supervisor.py) in a session of its own: whatever it spawns is
+gone when `launch` returns, also when it is interrupted or this process is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aiak_tune.agent.records import (
+    TORCH_BIRTHS,
+    Birth,
+    SliceRecord,
+    read_births,
+    read_results,
+)
+from aiak_tune.agent.spec import SPEC_VARIABLE, RunSpec
+from aiak_tune.errors import JobError
+
+PACKAGE = Path(__file__).parents[1]
+POLL_S = 0.05
+STOP_S = 10.0
+
+# Trackers must not show a trial as a run of the user's: each is switched off by its own variable.
+QUIET_TRACKERS = {
+    "WANDB_MODE": "disabled",
+    "COMET_MODE": "disabled",
+    "NEPTUNE_MODE": "debug",
+    "CLEARML_OFFLINE_MODE": "1",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What the job has told so far: its phase and the counted steps' times."""
+
+    phase: str = "starting"
+    counted: int = 0
+    step: int = 0
+    steps_ms: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Seconds without a sign of life after which a start is given up."""
+
+    first_step_s: float = 1800.0
+    stall_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How one start ended. `stopped`: why we ended it, None when the job ended by itself."""
+
+    exit_code: int | None
+    results: tuple[SliceRecord, ...]
+    births: tuple[Birth, ...]
+    torch_births: int
+    faults: tuple[str, ...]
+    tail: str
+    duration_s: float
+    stopped: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+Watch = Callable[[Progress], str | None]
+
+
+def job_environment(run_dir: Path, extra: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables a job is started with: ours, and the user's untouched."""
+    bootstrap = str(PACKAGE_BOOTSTRAP)
+    before = os.environ.get("PYTHONPATH")
+    return {
+        **os.environ,
+        **extra,
+        SPEC_VARIABLE: str(run_dir / "spec.json"),
+        "PYTHONPATH": f"{bootstrap}{os.pathsep}{before}" if before else bootstrap,
+    }
+
+
+# Not resolved: in a checkout the layers are links below src/aiak_tune, and the bootstrap finds the
+# package three folders above itself.
+PACKAGE_BOOTSTRAP = Path(sys.modules["aiak_tune"].__path__[0]) / "agent" / "bootstrap"
+
+
+def launch(
+    command: Sequence[str],
+    spec: RunSpec,
+    *,
+    limits: Limits | None = None,
+    watch: Watch = lambda progress: None,
+) -> Outcome:
+    """Run the command to the end of its slice.
+
+    Args:
+        command: the job as the user gave it; run in the current folder, without standard input.
+        spec: `spec.run_dir` exists and is empty.
+        limits: when to give up; generous by default.
+        watch: called with the progress about every 50 ms; a text it returns ends the start.
+
+    Raises:
+        JobError: the run folder cannot be written.
+        KeyboardInterrupt: passed on, once no process is left.
+    """
+    run_dir = Path(spec.run_dir)
+    try:
+        (run_dir / "spec.json").write_text(spec.dump())
+    except OSError as error:
+        raise JobError(f"the run folder {run_dir} cannot be written: {error.strerror}") from error
+    extra = {**QUIET_TRACKERS, **spec.environment}
+    script = Path(__file__).with_name("supervisor.py")
+    began = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(script), str(run_dir), "--", *command],
+        env=job_environment(run_dir, extra),
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        stopped = _follow(process, run_dir, limits or Limits(), watch)
+    finally:
+        _end(process)
+    return _outcome(process, run_dir, stopped, time.monotonic() - began)
+
+
+def _follow(
+    process: subprocess.Popen[bytes], run_dir: Path, limits: Limits, watch: Watch
+) -> str | None:
+    """Wait for the end; return why we end it ourselves, or None."""
+    reader = ProgressReader(run_dir)
+    began = alive = time.monotonic()
+    while process.poll() is None:
+        time.sleep(POLL_S)
+        now = time.monotonic()
+        if reader.read():
+            alive = now
+        reason = watch(reader.progress)
+        if reason is not None:
+            return reason
+        if any(run_dir.glob("fault-*.txt")):
+            return "fault"
+        if reader.progress.step == 0 and now - began > limits.first_step_s:
+            return f"timeout: no step within {limits.first_step_s:.0f} s"
+        if reader.progress.step and now - alive > limits.stall_s:
+            return f"timeout: no step for {limits.stall_s:.0f} s after step {reader.progress.step}"
+    return None
+
+
+class ProgressReader:
+    """Reads what rank 0 appends to its progress file."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._place = run_dir / "progress-0.jsonl"
+        self._offset = 0
+        self.progress = Progress()
+
+    def read(self) -> bool:
+        """Take the new whole lines; return whether there were any."""
+        try:
+            with open(self._place, "rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except OSError:
+            return False
+        whole = data.rfind(b"\n") + 1
+        self._offset += whole
+        for line in data[:whole].splitlines():
+            told = json.loads(line)
+            steps = self.progress.steps_ms + tuple(told["steps_ms"])
+            self.progress = Progress(
+                phase=told["phase"], counted=told["counted"], step=told["step"], steps_ms=steps
+            )
+        return whole > 0
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Tell the supervisor to end everything, and wait until it has."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _outcome(
+    process: subprocess.Popen[bytes], run_dir: Path, stopped: str | None, duration_s: float
+) -> Outcome:
+    assert process.stderr is not None
+    complaint = process.stderr.read().decode(errors="replace")
+    process.stderr.close()
+    if process.returncode == 74:
+        raise JobError(complaint.strip() or f"the run folder {run_dir} cannot be written")
+    try:
+        supervised = json.loads((run_dir / "supervised.json").read_text())
+        tail = (run_dir / "output.log").read_text(errors="replace")
+    except (OSError, ValueError):
+        supervised, tail = {"exit_code": None}, complaint
+    torch_lines = run_dir / TORCH_BIRTHS
+    try:
+        results = tuple(read_results(run_dir))
+    except ValueError as error:
+        raise JobError(f"a rank's result cannot be read: {error}") from error
+    return Outcome(
+        exit_code=supervised["exit_code"],
+        results=results,
+        births=tuple(read_births(run_dir)),
+        torch_births=len(torch_lines.read_text().split()) if torch_lines.exists() else 0,
+        faults=tuple(p.read_text() for p in sorted(run_dir.glob("fault-*.txt"))),
+        tail=tail,
+        duration_s=duration_s,
+        stopped=stopped,
+    )

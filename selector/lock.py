@@ -1,0 +1,50 @@
+"""One tuning at a time on a machine: two would measure each other."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from aiak_tune.errors import UsageError
+
+POLL_S = 0.5
+
+
+@contextmanager
+def one_at_a_time(
+    place: Path, what: str, *, wait: bool, note: Callable[[str], None]
+) -> Iterator[None]:
+    """Hold the machine's lock inside; `what` is shown to those that wait for it.
+
+    The kernel lets go of it when this process ends, however it ends.
+
+    Raises:
+        UsageError: another process holds it, and `wait` is False.
+    """
+    handle = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        if not _taken(handle):
+            holder = os.pread(handle, 500, 0).decode(errors="replace").strip() or "unknown"
+            said = f"another tuning runs on this machine ({holder}); two would disturb each other"
+            if not wait:
+                raise UsageError(f"{said}: start this one when it has ended")
+            note(f"{said}: waiting for it to end (Ctrl-C stops waiting)")
+            while not _taken(handle):
+                time.sleep(POLL_S)
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"process {os.getpid()}: {what}\n".encode()[:500], 0)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _taken(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,214 @@
+"""From what a start left behind to figures: throughput, step times, breakdown, the profile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from aiak_tune.agent.records import SliceRecord, WindowRecord
+from aiak_tune.agent.spec import SlicePlan
+from aiak_tune.errors import ProfileError
+from aiak_tune.profiles.attribution import attribute
+from aiak_tune.profiles.hardware import host_facts
+from aiak_tune.profiles.trace import read_trace
+from aiak_tune.profiles.workload import (
+    Environment,
+    JobFacts,
+    LoaderFacts,
+    ModelFacts,
+    OptimizerFacts,
+    RankFacts,
+    StepFacts,
+    Warn,
+    WorkloadProfile,
+)
+from aiak_tune.selector.breakdown import (
+    MICRO,
+    OPTIMIZER,
+    SAMPLES,
+    STEP,
+    RankBreakdown,
+    cautions,
+    combine,
+    mean_of,
+    step_statistics,
+)
+
+FEWEST_STEPS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """All ranks' records of one start, with windows, the slowest first in `slowest`."""
+
+    records: tuple[SliceRecord, ...]
+
+    @property
+    def slowest(self) -> SliceRecord:
+        """The rank with the longest mean step: the job's pace."""
+        return max(self.records, key=lambda r: window_of(r).wall_ns / len(window_of(r).steps))
+
+
+def window_of(record: SliceRecord) -> WindowRecord:
+    """Return the counted window of a diagnosed record."""
+    if record.window is None or not record.window.steps:
+        raise ProfileError(f"rank {record.rank} has no counted step")
+    return record.window
+
+
+def samples_per_step(record: SliceRecord) -> float | None:
+    """Return one rank's samples a step: counted at the loader, else the batch's leading size."""
+    window = window_of(record)
+    if all(row[SAMPLES] is not None for row in window.steps):
+        return mean_of(window, SAMPLES)
+    shapes = record.facts.get("batch_shapes") or []
+    if shapes and shapes[0]:
+        return float(shapes[0][0] * max(1.0, mean_of(window, MICRO)))
+    return None
+
+
+def throughput(records: Sequence[SliceRecord]) -> float:
+    """Return samples (steps, where nobody can count samples) per second over all ranks.
+
+    The window's wall time of the slowest rank counts: the others wait for it.
+    """
+    total = 0.0
+    for record in records:
+        each = samples_per_step(record)
+        total += (1.0 if each is None else each) * len(window_of(record).steps)
+    return total / (max(window_of(r).wall_ns for r in records) / 1e9)
+
+
+def startup_s(record: SliceRecord) -> float | None:
+    """Return the seconds from the process's start to its first steps, the steps' own time apart."""
+    if record.startup_s is None:
+        return None
+    window = window_of(record)
+    mean_s = window.wall_ns / len(window.steps) / 1e9
+    return max(0.0, record.startup_s - record.warmup_steps * mean_s)
+
+
+def environment_of(record: SliceRecord) -> Environment:
+    """Return where it ran: what the job's torch said, and what the host says."""
+    told = dict(record.environment)
+    capability = told.get("compute_capability")
+    told["compute_capability"] = tuple(capability) if capability else None
+    return Environment(**host_facts() | told | {"ranks_per_node": record.world_size})
+
+
+def job_of(record: SliceRecord, base: JobFacts) -> JobFacts:
+    """Return the job's facts: `base` is what the command alone told."""
+    facts = record.facts
+    optimizer = _facts(OptimizerFacts, facts.get("optimizer_facts"))
+    if optimizer is not None and "cpu" in optimizer.devices:
+        window = window_of(record)
+        optimizer = replace(optimizer, step_ms=mean_of(window, OPTIMIZER) / 1e6)
+    return replace(
+        base,
+        model_fingerprint=facts.get("model_fingerprint"),
+        model=_facts(ModelFacts, facts.get("model")),
+        optimizer=facts.get("optimizer"),
+        optimizer_facts=optimizer,
+        batch_shapes=tuple(tuple(s) for s in facts.get("batch_shapes", ())),
+        dtype=facts.get("dtype"),
+        loader=_facts(LoaderFacts, facts.get("loader")),
+        ddp=bool(facts.get("ddp")),
+        amp=bool(facts.get("amp")),
+        grad_scaler=bool(facts.get("grad_scaler")),
+        compiled=bool(facts.get("compiled")),
+        seeded=bool(facts.get("seeded")),
+    )
+
+
+def _facts(cls: type[Any], told: Mapping[str, Any] | None) -> Any:
+    if told is None:
+        return None
+    values = {"cls" if k == "class" else k: v for k, v in told.items()}
+    names = {f.name for f in fields(cls)}
+    return cls(
+        **{k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in names}
+    )
+
+
+def breakdown_of(record: SliceRecord, run_dir: Path) -> tuple[RankBreakdown | None, list[Warn]]:
+    """Return one rank's breakdown, or None with the reason among the warnings."""
+    told = [Warn(code=code, text=text) for code, text in record.warnings]
+    if record.trace is None or not record.profiled:
+        if not told:
+            told.append(Warn(code="no_profiled_steps", text="no profiled steps, so no breakdown"))
+        return None, told
+    try:
+        found = attribute(read_trace(run_dir / record.trace), steps=record.profiled)
+    except ProfileError as error:
+        told.append(Warn(code="trace_unreadable", text=f"no breakdown: {error}"))
+        return None, told
+    told += [Warn(code=w.code, text=w.text) for w in found.warnings if w.code != "no_rank"]
+    if found.device == "cpu" and record.environment.get("gpu") and _on_gpu(record):
+        text = "the profiler gave no GPU events (another profiler, no permission): no breakdown"
+        return None, [*told, Warn(code="no_device_events", text=text)]
+    return combine(window_of(record), found), told
+
+
+def _on_gpu(record: SliceRecord) -> bool:
+    return any(d != "cpu" for d in (record.facts.get("model") or {}).get("devices", ()))
+
+
+def profile_of(
+    records: Sequence[SliceRecord], run_dir: Path, base: JobFacts, plan: SlicePlan
+) -> WorkloadProfile:
+    """Return the profile of one start; `records` are all ranks' with their windows."""
+    slowest = Ranks(records=tuple(records)).slowest
+    rank_facts, warnings = [], []
+    chosen: RankBreakdown | None = None
+    for record in records:
+        found, told = breakdown_of(record, run_dir)
+        window = window_of(record)
+        told += cautions(window, found)
+        if record is slowest:
+            chosen, warnings = found, told
+        rank_facts.append(
+            RankFacts(
+                rank=record.rank,
+                step_ms=step_statistics(window).mean,
+                breakdown_ms=None if found is None else found.breakdown_ms,
+            )
+        )
+    window = window_of(slowest)
+    if len(window.steps) < FEWEST_STEPS or slowest.status == "short":
+        text = f"only {len(window.steps)} steps could be counted: the job ended early"
+        warnings.append(Warn(code="too_few_steps", text=text))
+    job = job_of(slowest, base)
+    each = [samples_per_step(r) for r in records]
+    counted = None if any(s is None for s in each) else sum(s for s in each if s is not None)
+    if counted is None:
+        text = "samples could not be counted: throughput is in steps per second"
+        warnings.append(Warn(code="samples_unknown", text=text))
+    share = None if chosen is None else chosen.matmul_share
+    fp32 = None if share is None else (share if job.dtype == "float32" and not job.amp else 0.0)
+    profile = WorkloadProfile(
+        job=job,
+        environment=environment_of(slowest),
+        steps=StepFacts(
+            counted=len(window.steps),
+            warmup=slowest.warmup_steps,
+            profiled=len(slowest.profiled),
+            step_ms=step_statistics(window),
+            samples_per_step=counted,
+            samples_per_s=None if counted is None else throughput(records),
+            profiler_inflation=None if chosen is None else chosen.inflation,
+        ),
+        breakdown_ms=None if chosen is None else chosen.breakdown_ms,
+        ranks=tuple(rank_facts),
+        matmul_share=share,
+        fp32_matmul_share=fp32,
+        memory_bytes=slowest.memory_bytes,
+        warnings=tuple(warnings),
+    )
+    return profile if chosen is None else replace(profile, detail_ms=chosen.detail_ms)
+
+
+def step_times_ms(record: SliceRecord) -> tuple[float, ...]:
+    """Return the counted steps' times."""
+    return tuple((row[STEP] or 0) / 1e6 for row in window_of(record).steps)

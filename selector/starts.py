@@ -1,0 +1,169 @@
+"""Starts of the job within one tuning: each in its own folder, under limits, with its settings."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from aiak_tune.agent.records import SliceRecord
+from aiak_tune.agent.spec import RunSpec, SlicePlan
+from aiak_tune.errors import JobError
+from aiak_tune.optimizations.base import Optimization, Settings, Stage
+from aiak_tune.selector.breakdown import step_statistics
+from aiak_tune.selector.diagnosis import Problem, diagnose
+from aiak_tune.selector.launch import Limits, Outcome, Progress, Watch, launch
+from aiak_tune.selector.measure import (
+    Ranks,
+    samples_per_step,
+    startup_s,
+    throughput,
+    window_of,
+)
+from aiak_tune.selector.reporter import Reporter
+from aiak_tune.selector.results import ProbeResult, Work
+
+STARTUP_SLACK, STEP_SLACK = 10.0, 50.0
+LEAST_START_S, LEAST_STALL_S = 180.0, 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """One start that has ended: figures when `problem` is None."""
+
+    settings: Settings
+    outcome: Outcome
+    problem: Problem | None
+    run_dir: Path
+
+    @property
+    def records(self) -> tuple[SliceRecord, ...]:
+        """The ranks' records, by rank."""
+        return self.outcome.results
+
+    @property
+    def rank(self) -> SliceRecord:
+        """The slowest rank's record."""
+        return Ranks(records=self.records).slowest
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples a second over all ranks."""
+        return throughput(self.records)
+
+    @property
+    def step_ms(self) -> float:
+        """The mean step of the slowest rank."""
+        return step_statistics(window_of(self.rank)).mean
+
+    @property
+    def startup_s(self) -> float | None:
+        """Seconds before the first step."""
+        return startup_s(self.rank)
+
+    @property
+    def effects(self) -> dict[str, str | None]:
+        """What each setting did; None on any rank is None."""
+        merged: dict[str, str | None] = {}
+        for record in self.records:
+            for name, text in record.effects.items():
+                merged[name] = text if merged.get(name, text) else None
+        return merged
+
+    @property
+    def work(self) -> Work:
+        """The parity gate's evidence, from rank 0."""
+        record = self.records[0]
+        window = window_of(record)
+        probes = tuple(
+            ProbeResult(what=p.what, error=p.error, yard=p.yard, problem=p.problem)
+            for p in record.probes
+        )
+        return Work(
+            losses=tuple(record.losses),
+            late_losses=tuple(record.late_losses),
+            batches=tuple(record.batch_hashes),
+            samples_per_step=samples_per_step(record),
+            updates=len(window.steps),
+            updates_skipped=window.updates_skipped,
+            moved=record.moved,
+            probes=probes,
+        )
+
+
+class Starter:
+    """Starts the command again and again; the limits follow what the first start took."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        runs_dir: Path,
+        reporter: Reporter,
+        catalog: Sequence[Optimization],
+        *,
+        keep: bool = False,
+    ) -> None:
+        self._command, self._runs_dir, self._reporter = tuple(command), runs_dir, reporter
+        self._catalog = {entry.name: entry for entry in catalog}
+        self._keep = keep
+        self.limits = Limits()
+        self.durations: list[float] = []
+
+    def start(
+        self, what: str, settings: Settings, plan: SlicePlan, watch: Watch | None = None
+    ) -> Start:
+        """Run one slice with these settings; its folder is there until `forget`."""
+        self._reporter.started(what, settings)
+        run_dir = self._new_folder()
+        environment: dict[str, str] = {}
+        inside = {}
+        for name, params in settings.items():
+            if self._catalog[name].stage is Stage.ENVIRONMENT:
+                self._catalog[name].apply(environment, params)
+            else:
+                inside[name] = params
+        # Hash seeds differ between interpreters by default, and sets with them.
+        environment.setdefault("PYTHONHASHSEED", "0")
+        spec = RunSpec(run_dir=str(run_dir), settings=inside, slice=plan, environment=environment)
+
+        def told(progress: Progress) -> str | None:
+            self._reporter.progressed(progress, wanted=plan.steps)
+            return watch(progress) if watch else None
+
+        try:
+            outcome = launch(self._command, spec, limits=self.limits, watch=told)
+        except BaseException:
+            self._remove(run_dir)
+            raise
+        self.durations.append(outcome.duration_s)
+        return Start(settings=settings, outcome=outcome, problem=diagnose(outcome), run_dir=run_dir)
+
+    def learn(self, start: Start) -> None:
+        """Take the limits for a sign of life from the baseline."""
+        startup, step_s = start.outcome.duration_s, start.step_ms / 1e3
+        self.limits = replace(
+            self.limits,
+            first_step_s=max(LEAST_START_S, STARTUP_SLACK * startup),
+            stall_s=max(LEAST_STALL_S, STEP_SLACK * step_s),
+        )
+
+    def forget(self, start: Start) -> None:
+        """Remove the start's folder, traces and output with it."""
+        if not self._keep:
+            self._remove(start.run_dir)
+
+    def _remove(self, folder: Path) -> None:
+        with suppress(OSError):
+            shutil.rmtree(folder)
+
+    def _new_folder(self) -> Path:
+        try:
+            return Path(tempfile.mkdtemp(prefix="run-", dir=self._runs_dir))
+        except OSError as error:
+            raise JobError(
+                f"no run folder can be made in {self._runs_dir} ({error.strerror}): free some "
+                "space, or set XDG_DATA_HOME to another disk"
+            ) from error

@@ -1,0 +1,105 @@
+"""`tune`: baseline, search by real trials, confirmation, verdict; every step is stored."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from aiak_tune.errors import JobError, NotFoundError, StoreError
+from aiak_tune.optimizations.base import Optimization
+from aiak_tune.optimizations.catalog import CATALOG
+from aiak_tune.profiles.workload import Environment, JobFacts
+from aiak_tune.selector.campaign import Campaign
+from aiak_tune.selector.folders import data_folder, made
+from aiak_tune.selector.lock import one_at_a_time
+from aiak_tune.selector.profile_job import job_facts
+from aiak_tune.selector.reporter import Reporter
+from aiak_tune.selector.request import Request, chosen
+from aiak_tune.selector.results import TuningResult, TuningStore
+from aiak_tune.selector.starts import Starter
+
+
+def tune(
+    request: Request,
+    *,
+    store: TuningStore,
+    reporter: Reporter,
+    catalog: Sequence[Optimization] = CATALOG,
+) -> TuningResult:
+    """Tune the job; the result is in the store too, from the first trial on.
+
+    Raises:
+        UsageError: no command, or an optimization that does not exist.
+        NotFoundError: nothing to resume.
+        JobError: the job as written gave no figure (the tuning is stored as failed).
+        StoreError: the store failed.
+    """
+    entries = chosen(catalog, request)
+    base = job_facts(request.command)
+    tuning = _resumed(request, store, base) if request.resume else _new(request, base)
+    folder = made(data_folder())
+    runs_dir = request.runs_dir or made(folder / "runs")
+    what = " ".join(base.command)[:200]
+    with one_at_a_time(folder / "tune.lock", what, wait=request.wait, note=reporter.note):
+        return _run(request, store, reporter, entries, tuning, runs_dir)
+
+
+def _run(
+    request: Request,
+    store: TuningStore,
+    reporter: Reporter,
+    entries: Sequence[Optimization],
+    tuning: TuningResult,
+    runs_dir: Path,
+) -> TuningResult:
+    starter = Starter(request.command, runs_dir, reporter, entries, keep=request.keep_logs)
+    campaign = Campaign(request, store, reporter, entries, starter, tuning)
+    began = time.monotonic()
+    spent = tuning.duration_s or 0.0
+
+    def ended(result: TuningResult) -> TuningResult:
+        return replace(result, finished_at=_now(), duration_s=spent + time.monotonic() - began)
+
+    try:
+        result = ended(campaign.run())
+    except KeyboardInterrupt:
+        result = ended(replace(campaign.tuning, verdict="interrupted"))
+    except JobError as error:
+        failed = replace(campaign.tuning, verdict="failed", verdict_reason=str(error))
+        with suppress(StoreError):  # the job's error is the one to tell
+            store.save(ended(failed))
+        raise
+    store.save(result)
+    return result
+
+
+def _new(request: Request, base: JobFacts) -> TuningResult:
+    from ulid import ULID
+
+    return TuningResult(
+        id=str(ULID()),
+        created_at=_now(),
+        job=base,
+        environment=Environment(),
+        numerics_limit=request.numerics,
+    )
+
+
+def _resumed(request: Request, store: TuningStore, base: JobFacts) -> TuningResult:
+    if request.resume_id is not None:
+        found = store.find(request.resume_id)
+        if found is None:
+            raise NotFoundError("tuning", request.resume_id)
+    else:
+        found = store.last_unfinished(base.fingerprint)
+        if found is None:
+            raise NotFoundError("unfinished tuning of", base.name)
+    return replace(found, verdict="running", verdict_reason=None, finished_at=None)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -7,33 +7,44 @@ has none writes nothing and starts no thread.
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 from pathlib import Path
 from typing import Any
 
-from aiak_tune.agent import hooks, profiling, seeding
+from aiak_tune.agent import hooks, loaders, profiling, roots, seeding
 from aiak_tune.agent.guest import GUEST, guest
 from aiak_tune.agent.settings import Applier
 from aiak_tune.agent.slicing import Slice, rank
-from aiak_tune.agent.spec import RunSpec, SlicePlan
+from aiak_tune.agent.spec import SPEC_VARIABLE, RunSpec, SlicePlan
 from aiak_tune.agent.whole import WholeRun
 from aiak_tune.optimizations.base import Stage
 
+OLDEST_TORCH = (2, 6)
 ROOT_UPDATES = 3  # by then each root of a step has run; the search costs a call on every module
 
 
 @guest
 def arm(torch: Any) -> None:
     """Start the agent in this process; `torch` is the module just imported."""
-    spec = RunSpec.from_environment()
-    if spec is None or _helper():
+    place = os.environ.get(SPEC_VARIABLE)
+    if not place or _helper():
         return
-    GUEST.run_dir = Path(spec.run_dir)
+    GUEST.run_dir = Path(place).parent  # before the specification is read: that may fail
+    spec = RunSpec.load(Path(place).read_text())
+    _check_version(torch.__version__)
     os.register_at_fork(after_in_child=_forked)
     if spec.slice is None:
         _arm_whole(torch, spec)
     else:
         _arm_slice(torch, spec, spec.slice)
+
+
+def _check_version(version: str) -> None:
+    """Raise RuntimeError, which `guest` tells, where torch is older than what was tried."""
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_TORCH:
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        raise RuntimeError(f"torch {version} is too old, the agent takes {oldest} or later")
 
 
 def _helper() -> bool:
@@ -54,34 +65,40 @@ def _forked() -> None:
 
 def _arm_slice(torch: Any, spec: RunSpec, plan: SlicePlan) -> None:
     _die_with_parent()
-    run = Slice(torch, spec, plan)
-    if plan.seed is not None:
-        seeding.seed_all(torch, plan.seed + rank())
-        _notice_seeding(torch, run)
-        if plan.parity:
-            seeding.seed_batches(torch, plan.parity, plan.seed)
-    run.applier.stage(Stage.PROCESS, torch)
-    profiling.watch_profilers(torch)
-    hooks.watch_loaders(run)
-    hooks.watch_optimizers(run)
-    hooks.watch_backward(run)
-    _search_roots(run)
+    run = watch_slice(torch, spec, plan)
     early = guest(run.ended_early)
     pid = os.getpid()
     atexit.register(lambda: early() if os.getpid() == pid else None)
 
 
+def watch_slice(torch: Any, spec: RunSpec, plan: SlicePlan) -> Slice:
+    """Install all that one rank's slice needs."""
+    run = Slice(torch, spec, plan)
+    hooks.hide_from_dynamo(torch)
+    if plan.seed is not None:
+        seeding.seed_all(torch, plan.seed + rank())
+        _notice_seeding(torch, run)
+        if plan.parity:
+            run.seeding = seeding.seed_batches(torch, plan.parity, plan.seed)
+    run.applier.stage(Stage.PROCESS, torch)
+    profiling.watch_profilers(torch, run.profiling.job_profiles)
+    loaders.watch_loaders(run)
+    loaders.watch_batches(run)
+    hooks.watch_optimizers(run)
+    hooks.watch_backward(run)
+    _search_roots(run)
+    return run
+
+
 def _search_roots(run: Slice) -> None:
     """Find the roots in the first steps, then watch each of them alone."""
-    found: dict[int, Any] = {}
+    watch = roots.RootWatch(run.root_called)
 
     def on_root(module: Any, args: Any, kwargs: Any) -> None:
         run.root_found(module, args, kwargs)
-        if id(module) not in found:
-            found[id(module)] = module
-            hooks.watch_root(module, run)
+        watch.add(module)
 
-    stop = hooks.find_roots(on_root)
+    stop = roots.find_roots(on_root)
     plain = run.update_ended
 
     def update_ended(optimizer: Any, *, ran: bool) -> None:
@@ -97,6 +114,7 @@ def _notice_seeding(torch: Any, run: Slice) -> None:
     """Note whether the job seeds torch by itself."""
     plain = torch.manual_seed
 
+    @functools.wraps(plain)
     def manual_seed(seed: Any) -> Any:
         run.evidence.note(seeded=True)
         return plain(seed)
@@ -104,7 +122,9 @@ def _notice_seeding(torch: Any, run: Slice) -> None:
     torch.manual_seed = torch.random.manual_seed = manual_seed
 
     def undo() -> None:
-        torch.manual_seed = torch.random.manual_seed = plain
+        for owner in (torch, torch.random):
+            if owner.manual_seed is manual_seed:
+                owner.manual_seed = plain
 
     GUEST.leave.append(undo)
 
@@ -112,6 +132,7 @@ def _notice_seeding(torch: Any, run: Slice) -> None:
 def _arm_whole(torch: Any, spec: RunSpec) -> None:
     """The whole job under a plan: apply, check the model, and get out of the way."""
     run = WholeRun(torch, spec, Applier(spec.settings))
+    hooks.hide_from_dynamo(torch)
     run.applier.stage(Stage.PROCESS, torch)
     run.arm()
 

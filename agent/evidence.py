@@ -6,6 +6,7 @@ import hashlib
 import math
 import os
 import time
+from collections import deque
 from typing import Any
 
 from aiak_tune.agent import facts, probe
@@ -16,6 +17,7 @@ from aiak_tune.agent.spec import SlicePlan
 
 WATCHED_TENSORS, WATCHED_VALUES = 8, 65_536
 HASHED_VALUES = 4096
+LATE_EVERY = 5  # backwards: to detach a loss takes 2 µs, and no period of optimizers has it
 
 
 class Evidence:
@@ -23,15 +25,18 @@ class Evidence:
 
     def __init__(self, torch: Any, plan: SlicePlan) -> None:
         self._torch, self._plan = torch, plan
-        self._keep_losses = True
+        self._keep_losses = plan.parity > 0
         self._losses: list[Any] = []
-        self._late: list[Any] = []
+        self._late: deque[Any] = deque(maxlen=8)
+        self._backwards = 0
         self._roots: dict[int, Any] = {}
         self._optimizers: dict[int, Any] = {}
         self._shapes: tuple[tuple[int, ...], ...] = ()
         self._vary = False
         self._watched: list[tuple[Any, Any]] = []
-        self._loader_facts: dict[str, Any] | None = None
+        self._disturbed: set[int] = set()
+        self._probed: set[int] = set()
+        self._loaders: list[tuple[facts.LoaderKind, dict[str, Any]]] = []
         self._batch_bytes: int | None = None
         self._batch_device: str | None = None
         self._seen: dict[str, Any] = {"seeded": False, "amp": False, "grad_scaler": False}
@@ -44,7 +49,12 @@ class Evidence:
 
     def loader_seen(self, loader: Any) -> None:
         """Note a loader as the job made it, before settings change it."""
-        self._loader_facts = facts.loader_facts(loader)
+        if self.kind_of(loader) is None:
+            self._loaders.append((facts.LoaderKind(loader), facts.loader_facts(loader)))
+
+    def kind_of(self, loader: Any) -> facts.LoaderKind | None:
+        """Return the kind of a loader that was seen, or of one made the same way."""
+        return next((kind for kind, _ in self._loaders if kind.has(loader)), None)
 
     def batch(self, batch: Any) -> None:
         """Hash the first batches: with the same seeds two runs must see the same ones."""
@@ -55,15 +65,13 @@ class Evidence:
         self._batch_device = tensors[0].device.type if tensors else None
         digest = hashlib.blake2b(digest_size=8)
         for tensor in tensors:
-            flat = tensor.detach().reshape(-1)
-            few = flat[:: max(1, flat.numel() // HASHED_VALUES)]
-            # As float32: bfloat16 has no numpy twin, and this is for telling apart, not for sums.
-            digest.update(repr(few.float().cpu().tolist()).encode())
+            digest.update(_few_values(tensor).encode())
         self.hashes.append(digest.hexdigest())
 
     def optimizer_seen(self, optimizer: Any) -> bool:
         """Note an optimizer; True the first time it steps."""
-        if self.probing and not any(p.what == "optimizer" for p in self.probes):
+        if self.probing and id(optimizer) not in self._probed:
+            self._probed.add(id(optimizer))
             answer = probe.optimizer_probe(self._torch, optimizer)
             if answer is not None:
                 self.probes.append(answer)
@@ -77,11 +85,16 @@ class Evidence:
         if self._keep_losses:
             self._losses.append(loss.detach().clone())
         else:
-            self._late = [*self._late[-7:], loss.detach()]
+            self._backwards += 1
+            if self._backwards % LATE_EVERY == 0:
+                self._late.append(loss.detach())
+
+    def compared(self) -> None:
+        """The steps whose losses are compared are over: the same number in every run."""
+        self._keep_losses = False
 
     def warm(self) -> None:
-        """The counted window begins: losses are no longer copied."""
-        self._keep_losses = False
+        """The counted window begins."""
         self.startup_s = time.time() - _process_start()
 
     def root_seen(self, module: Any, args: Any, kwargs: Any) -> bool:
@@ -95,9 +108,11 @@ class Evidence:
             self._shapes = shapes
             self._seen["amp"] = self._autocast_on()
             self._seen["compiled"] = _is_compiled(module)
-            self._watch(module)
-        if self._plan.disturb:
-            disturb(self._torch, module, self._plan.disturb, self._plan.disturb_seed)
+        plan = self._plan
+        if plan.disturb:
+            disturb(self._torch, module, plan.disturb, plan.disturb_seed, self._disturbed)
+        if len(self._roots) == 1:
+            self._watch(module)  # behind the disturbance, which is no training
         return True
 
     def note(self, **seen: Any) -> None:
@@ -105,17 +120,18 @@ class Evidence:
         self._seen |= seen
 
     def probe_model(self, module: Any, args: Any, kwargs: Any, applier: Applier) -> None:
-        """Compare the changed module with the plain one on this batch, once."""
-        if any(p.what == "model" for p in self.probes):
+        """Compare the changed module with the plain one on this batch, once each root."""
+        if id(module) in self._probed:
             return
+        self._probed.add(id(module))
         plain = [a.plain for group in applier.applied.values() for a in group if a.plain]
         if plain:
             self.probes.append(probe.model_probe(self._torch, module, args, kwargs, plain))
 
     # What the record asks.
 
-    def facts(self, loader: Any) -> dict[str, Any]:
-        """Return the job's facts in the document's words."""
+    def facts(self, loader: facts.LoaderKind | None) -> dict[str, Any]:
+        """Return the job's facts in the document's words; `loader` is the training one's kind."""
         found: dict[str, Any] = dict(self._seen)
         if self._roots:
             root = next(iter(self._roots.values()))
@@ -130,8 +146,9 @@ class Evidence:
             if self._roots:
                 both = facts.fingerprints(root, names[0], self._shapes)
                 found["model_fingerprint"] = both[self._vary]
-        if self._loader_facts is not None and loader is not None:
-            found["loader"] = self._loader_facts | {
+        made = [told for kind, told in self._loaders if kind is loader]
+        if made:
+            found["loader"] = made[0] | {
                 "batch_bytes": self._batch_bytes,
                 "on_device": self._batch_device not in (None, "cpu"),
             }
@@ -142,7 +159,7 @@ class Evidence:
         return [_number(t) for t in self._losses]
 
     def late_losses(self) -> list[float | None]:
-        """Return the last losses of the slice."""
+        """Return some of the last losses of the slice."""
         return [_number(t) for t in self._late]
 
     def moved(self) -> bool | None:
@@ -159,6 +176,17 @@ class Evidence:
     def _autocast_on(self) -> bool:
         torch = self._torch
         return bool(torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"))
+
+
+def _few_values(tensor: Any) -> str:
+    """Some of a tensor's values as text; its shape alone where it cannot be flattened."""
+    try:
+        flat = tensor.detach().reshape(-1)
+        few = flat[:: max(1, flat.numel() // HASHED_VALUES)]
+        # As float32: bfloat16 has no numpy twin, and this is for telling apart, not for sums.
+        return repr((few if few.is_complex() else few.float()).cpu().tolist())
+    except (RuntimeError, TypeError):  # sparse, nested
+        return repr(type(tensor))
 
 
 def _number(tensor: Any) -> float | None:

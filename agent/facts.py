@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from aiak_tune.profiles.fingerprint import model_fingerprint
@@ -79,10 +81,17 @@ def tensors_in(value: Any, depth: int = 4) -> list[Any]:
         return [value]
     if depth == 0:
         return []
-    if isinstance(value, dict):
-        return [t for key in value for t in tensors_in(value[key], depth - 1)]
+    return [t for item in parts_of(value) for t in tensors_in(item, depth - 1)]
+
+
+def parts_of(value: Any) -> list[Any]:
+    """Return what a container holds: a mapping, a sequence of either kind, a dataclass."""
     if isinstance(value, (list, tuple)):
-        return [t for item in value for t in tensors_in(item, depth - 1)]
+        return list(value)
+    if isinstance(value, Mapping):
+        return [value[key] for key in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return [getattr(value, f.name, None) for f in fields(value)]
     return []
 
 
@@ -137,13 +146,22 @@ def _cpu_bf16(torch: Any) -> bool | None:
     return bool(amx() or avx())
 
 
-def same_loader(one: Any, other: Any) -> bool:
-    """Whether two loaders are the same one, or made the same way for another epoch."""
-    return one is other or (
-        type(one) is type(other)
-        and one.dataset is other.dataset
-        and one.batch_size == other.batch_size
-    )
+class LoaderKind:
+    """What a loader has in common with the one that a job makes anew for the next epoch.
+
+    The loader itself is not kept: its worker processes would live as long.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self._cls, self._dataset, self._batch_size = type(loader), loader.dataset, loader.batch_size
+
+    def has(self, loader: Any) -> bool:
+        """Whether the loader is of this kind."""
+        return (
+            type(loader) is self._cls
+            and loader.dataset is self._dataset
+            and loader.batch_size == self._batch_size
+        )
 
 
 def peak_memory(torch: Any) -> int:

@@ -44,7 +44,7 @@ class Guest:
             undo = self.leave.pop()
             try:
                 undo()
-            except (AttributeError, RuntimeError, KeyError, ValueError):
+            except (AttributeError, RuntimeError, LookupError, TypeError, ValueError):
                 continue
 
 

@@ -1,7 +1,8 @@
 """The in-process comparison: a changed computation beside the plain one, on the job's own batch.
 
-Same module, same batch, same random state, once each: as changed, as written, and as written in
-the numerics class's precision (the yardstick). The random state and the buffers are put back.
+Same module, same batch, same buffers, same random state, once each: as changed, as written, and
+as written in the numerics class's precision (the yardstick). What the computation moved is put
+back.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ from typing import Any
 
 from aiak_tune.agent.facts import tensors_in
 from aiak_tune.agent.records import ProbeRecord
+from aiak_tune.agent.seeding import kept_randomness
+from aiak_tune.agent.settings import FAULTS
 
 Context = Callable[[], AbstractContextManager[object]]
 PROBED_VALUES = 4_000_000
+TINY = 1e-6  # relative errors below are float32's own rounding, whoever makes them
 
 
 def model_probe(
@@ -24,11 +28,11 @@ def model_probe(
 ) -> ProbeRecord:
     """Compare outputs and gradients of the changed module with the plain ones.
 
-    The error is the larger of the outputs' and the gradients' distance from the plain float32
+    The error is the worse of the outputs' and the gradients' distance from the plain float32
     computation, relative to its norm; the yardstick is the same for plain bfloat16 autocast.
     """
     try:
-        with torch.enable_grad(), _kept_state(torch, module):
+        with torch.enable_grad():
             changed = _compute(torch, module, args, kwargs)
             with ExitStack() as stack:
                 for context in plain:
@@ -37,33 +41,57 @@ def model_probe(
                 device = next(module.parameters()).device.type
                 with torch.autocast(device, dtype=torch.bfloat16):
                     yard = _compute(torch, module, args, kwargs)
-    except (RuntimeError, TypeError, ValueError) as error:
-        return ProbeRecord(what="model", error=None, yard=None, problem=str(error)[:300])
-    pairs = [
-        (_distance(torch, a, r), _distance(torch, y, r))
-        for a, y, r in zip(changed, yard, reference, strict=True)
-    ]
-    off, yardstick = max(pairs, key=lambda p: p[0] / max(p[1], 1e-12))
+        pairs = [
+            (_distance(a, r), _distance(y, r))
+            for a, y, r in zip(changed, yard, reference, strict=True)
+        ]
+    except FAULTS as error:
+        return ProbeRecord(what="model", error=None, yard=None, problem=_reason(error))
+    off, yardstick = max(pairs, key=_badness)
     return ProbeRecord(what="model", error=off, yard=yardstick)
+
+
+def _badness(pair: tuple[float, float]) -> float:
+    """How far an error is above its yardstick; a NaN is as bad as can be."""
+    ratio = pair[0] / max(pair[1], TINY)
+    return ratio if ratio == ratio else float("inf")
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:300]
 
 
 def _compute(torch: Any, module: Any, args: Any, kwargs: Any) -> tuple[list[Any], list[Any]]:
     """Return the float outputs and the gradients of a fixed random product of them."""
-    with _kept_randomness(torch):
-        outputs = module.forward(*args, **kwargs)
-    leaves = tensors_in(outputs)
-    floats = [t for t in leaves if t.is_floating_point() and t.requires_grad]
-    if not floats:
-        raise ValueError("the root module gives no output that gradients flow from")
-    seeds = []
-    for number, tensor in enumerate(floats):
-        generator = torch.Generator(device=tensor.device)
-        generator.manual_seed(number)
-        shape, device = tensor.shape, tensor.device
-        seeds.append(torch.randn(shape, generator=generator, device=device).to(tensor.dtype))
-    parameters = [p for p in module.parameters() if p.requires_grad]
-    grads = torch.autograd.grad(floats, parameters, seeds, allow_unused=True)
+    with _kept_buffers(torch, module), _kept_randomness(torch):
+        outputs = module.forward(*_twins(torch, args), **_twins(torch, kwargs))
+        floats = [
+            t.float() if t.dtype in (torch.bfloat16, torch.float16) else t
+            for t in tensors_in(outputs)
+            if t.is_floating_point() and t.requires_grad
+        ]
+        if not floats:
+            raise ValueError("the root module gives no output that gradients flow from")
+        seeds = []
+        for number, tensor in enumerate(floats):
+            generator = torch.Generator(device=tensor.device)
+            generator.manual_seed(number)
+            shape, device = tensor.shape, tensor.device
+            seeds.append(torch.randn(shape, generator=generator, device=device).to(tensor.dtype))
+        parameters = [p for p in module.parameters() if p.requires_grad]
+        grads = torch.autograd.grad(floats, parameters, seeds, allow_unused=True)
     return [t.detach() for t in floats], [g for g in grads if g is not None]
+
+
+def _twins(torch: Any, value: Any) -> Any:
+    """Copy the tensors in call arguments: a forward may write into them; their graph stays."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone().requires_grad_(value.requires_grad)
+    if type(value) in (list, tuple):
+        return type(value)(_twins(torch, v) for v in value)
+    if type(value) is dict:
+        return {k: _twins(torch, v) for k, v in value.items()}
+    return value
 
 
 def optimizer_probe(torch: Any, optimizer: Any) -> ProbeRecord | None:
@@ -71,8 +99,8 @@ def optimizer_probe(torch: Any, optimizer: Any) -> ProbeRecord | None:
 
     On copies of some parameters with their gradients and state; None when nothing is fused.
     """
-    group = optimizer.param_groups[0]
-    if not group.get("fused"):
+    group = next((g for g in optimizer.param_groups if g.get("fused")), None)
+    if group is None:
         return None
     chosen, values = [], 0
     for p in group["params"]:
@@ -85,20 +113,19 @@ def optimizer_probe(torch: Any, optimizer: Any) -> ProbeRecord | None:
         fused = _update(torch, optimizer, chosen, group, fused=True, dtype=None)
         plain = _update(torch, optimizer, chosen, group, fused=False, dtype=None)
         exact = _update(torch, optimizer, chosen, group, fused=False, dtype=torch.float64)
-    except (RuntimeError, TypeError, ValueError, KeyError) as error:
-        return ProbeRecord(what="optimizer", error=None, yard=None, problem=str(error)[:300])
-    return ProbeRecord(
-        what="optimizer", error=_distance(torch, fused, exact), yard=_distance(torch, plain, exact)
-    )
+        error, yard = _distance(fused, exact), _distance(plain, exact)
+    except FAULTS as fault:
+        return ProbeRecord(what="optimizer", error=None, yard=None, problem=_reason(fault))
+    return ProbeRecord(what="optimizer", error=error, yard=yard)
 
 
 def _update(
     torch: Any, optimizer: Any, chosen: list[Any], group: Any, *, fused: bool, dtype: Any
 ) -> list[Any]:
-    def copied(value: Any) -> Any:
+    def copied(value: Any, *, counter: bool = False) -> Any:
         if not isinstance(value, torch.Tensor):
             return copy.deepcopy(value)
-        wide = dtype is not None and value.is_floating_point() and value.dim() > 0
+        wide = dtype is not None and value.is_floating_point() and not counter
         return value.detach().to(dtype if wide else value.dtype).clone()
 
     copies = []
@@ -113,35 +140,53 @@ def _update(
     other = type(optimizer)(copies, **options, fused=fused, foreach=False)
     for p, twin in zip(chosen, copies, strict=True):
         state = optimizer.state.get(p, {})
-        other.state[twin] = {k: copied(v) for k, v in state.items()}
+        other.state[twin] = {k: copied(v, counter=k == "step") for k, v in state.items()}
     # The class's own step without its hooks: ours would take it for an update of the job.
     step = type(other).step
     getattr(step, "__wrapped__", step)(other)
     return [twin.detach() - copied(p) for p, twin in zip(chosen, copies, strict=True)]
 
 
-def _distance(torch: Any, found: list[Any], reference: list[Any]) -> float:
-    """The norm of the difference over the reference's norm, over all tensors together."""
+def _distance(found: list[Any], reference: list[Any]) -> float:
+    """The norm of the difference over the reference's norm, over all tensors together.
+
+    Raises:
+        ValueError: shapes differ, or the reference is zero everywhere, which shows nothing.
+    """
+    if [t.shape for t in found] != [t.shape for t in reference]:
+        raise ValueError("the plain computation gives tensors of other shapes")
     both = zip(found, reference, strict=True)
     apart = sum(float((a.double() - r.double()).square().sum()) for a, r in both)
     size = sum(float(r.double().square().sum()) for r in reference)
-    return float((apart / size) ** 0.5) if size > 0 else float("inf" if apart else 0.0)
+    if size == 0:
+        raise ValueError("the plain computation gives zeros only")
+    return float((apart / size) ** 0.5)
 
 
 @contextmanager
-def _kept_state(torch: Any, module: Any) -> Iterator[None]:
-    """Put the buffers back behind: a probe must not move BatchNorm's statistics."""
-    before = [(b, b.detach().clone()) for b in module.buffers()]
+def _kept_buffers(torch: Any, module: Any) -> Iterator[None]:
+    """Put the buffers back: a probe must not move BatchNorm's statistics, nor start from them.
+
+    A forward may also put another tensor in a buffer's place.
+    """
+    before = [
+        (m._buffers, name, b, b.detach().clone())
+        for m in module.modules()
+        for name, b in m._buffers.items()
+        if b is not None
+    ]
     try:
         yield
     finally:
         with torch.no_grad():
-            for buffer, value in before:
-                buffer.copy_(value)
+            for buffers, name, buffer, value in before:
+                buffers[name] = buffer
+                if not torch.equal(buffer, value):
+                    buffer.copy_(value)
 
 
 @contextmanager
 def _kept_randomness(torch: Any) -> Iterator[None]:
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices=devices):
+    with torch.random.fork_rng(devices=devices), kept_randomness(torch):
         yield

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from aiak_tune.agent.guest import GUEST
+from aiak_tune.agent.guest import guest
+from aiak_tune.agent.hooks import patch
+
+OWN_PROFILER = "the job runs torch.profiler itself: no profiled steps, so no breakdown"
 
 
 class Profiling:
@@ -17,16 +22,15 @@ class Profiling:
         self._profiler: Any = None
         self._mark: Any = None
         self._begun = 0
+        self._job_profiles = False
         self.steps: list[int] = []  # marks without an evaluation in them
         self.path: str | None = None
         self.warnings: list[list[str]] = []
 
     def start(self) -> bool:
         """Start the profiler; False, with the reason kept, when the job profiles itself."""
-        autograd = self._torch.autograd
-        if autograd._profiler_enabled() or JOB_PROFILES[0]:
-            text = "the job runs torch.profiler itself: no profiled steps, so no breakdown"
-            self.warnings.append(["own_profiler", text])
+        if self._torch.autograd._profiler_enabled() or self._job_profiles:
+            self.warnings.append(["own_profiler", OWN_PROFILER])
             return False
         wanted = [self._torch.profiler.ProfilerActivity.CPU]
         if self._torch.cuda.is_available() and self._torch.cuda.is_initialized():
@@ -35,6 +39,24 @@ class Profiling:
         self._profiler.prepare_trace()
         self._profiler.start_trace()
         return True
+
+    def job_profiles(self) -> None:
+        """The job makes a profiler: nested in it, or around it, ours would leave it empty."""
+        self._job_profiles = True
+        if self._profiler is not None:
+            self.warnings.append(["own_profiler", OWN_PROFILER])
+            self._end()
+            self.steps.clear()
+
+    @property
+    def running(self) -> bool:
+        """Whether steps are being profiled."""
+        return self._profiler is not None
+
+    @property
+    def seen(self) -> int:
+        """Steps under the profiler so far, those with an evaluation too."""
+        return self._begun
 
     def step(self, *, mixed: bool) -> int:
         """A step ended: close its mark, open the next one's; return how many good ones there are.
@@ -56,28 +78,43 @@ class Profiling:
         """Stop the profiler and write the trace."""
         if self._profiler is None:
             return
+        profiler = self._end()
+        if not self.steps:
+            return
+        try:
+            profiler.export_chrome_trace(str(self._place))
+        except (OSError, RuntimeError) as error:
+            self.warnings.append(["trace_unwritten", f"no breakdown: {error}"])
+            return
+        if not self._place.is_file():  # kineto does not say that it could not write
+            self.warnings.append(["trace_unwritten", "no breakdown: no trace could be written"])
+            return
+        self.path = self._place.name
+
+    def _end(self) -> Any:
         profiler, self._profiler = self._profiler, None
-        if self._mark is not None:
-            self._mark.__exit__(None, None, None)
+        mark, self._mark = self._mark, None
+        if mark is not None:
+            mark.__exit__(None, None, None)
         if self._torch.cuda.is_available() and self._torch.cuda.is_initialized():
             self._torch.cuda.synchronize()
         profiler.stop_trace()
-        if self.steps:
-            profiler.export_chrome_trace(str(self._place))
-            self.path = self._place.name
+        return profiler
 
 
-JOB_PROFILES = [False]  # set when the job makes a profiler of its own
+def watch_profilers(torch: Any, told: Callable[[], None]) -> None:
+    """Tell when the job makes a profiler of its own, or starts one of the older kind."""
+    noticed = guest(told)
 
+    def watch(owner: Any, name: str) -> None:
+        plain = owner.__dict__[name]
 
-def watch_profilers(torch: Any) -> None:
-    """Notice a profiler of the job's: nesting ours in it would leave the user an empty trace."""
-    cls = torch.profiler.profile
-    plain = cls.__init__
+        @functools.wraps(plain)
+        def before(self: Any, *args: Any, **kwargs: Any) -> Any:
+            noticed()
+            return plain(self, *args, **kwargs)
 
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        JOB_PROFILES[0] = True
-        plain(self, *args, **kwargs)
+        patch(owner, name, before)
 
-    cls.__init__ = __init__
-    GUEST.leave.append(lambda: setattr(cls, "__init__", plain))
+    watch(torch.profiler.profile, "__init__")
+    watch(torch.autograd.profiler.profile, "__enter__")

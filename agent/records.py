@@ -116,6 +116,12 @@ class Birth:
     argv: str
 
 
+def read_torch_births(run_dir: Path) -> int:
+    """Return how many processes imported torch."""
+    path = run_dir / TORCH_BIRTHS
+    return len(path.read_text().split()) if path.exists() else 0
+
+
 def read_births(run_dir: Path) -> list[Birth]:
     """Return the processes that loaded the bootstrap, in order."""
     path = run_dir / BIRTHS

@@ -7,6 +7,12 @@ from typing import Any
 from aiak_tune.optimizations.base import Applied, Settings, Stage
 from aiak_tune.optimizations.catalog import by_name
 
+# What a change to somebody else's objects may raise: told, and the other entries go on.
+FAULTS = (
+    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, OSError,
+    RuntimeError, TypeError, ValueError,
+)  # fmt: skip
+
 
 class Applier:
     """The settings of one run; an entry that fails is told, and the others go on."""
@@ -27,7 +33,7 @@ class Applier:
                 continue
             try:
                 applied = entry.apply(target, params)
-            except (RuntimeError, ValueError, TypeError, AttributeError, ImportError) as error:
+            except FAULTS as error:
                 self.problems[entry.name] = f"could not be applied: {error}"
                 continue
             if applied is not None:
@@ -39,10 +45,16 @@ class Applier:
         for entry in self._settings:
             if entry.stage is Stage.ENVIRONMENT:
                 continue  # the tool applied it before the command started
-            texts = [a.effect() for a in self.applied.get(entry.name, ())]
-            seen = [t for t in texts if t]
-            found[entry.name] = "; ".join(dict.fromkeys(seen)) or None
+            found[entry.name] = self._effect(entry.name)
         return found
+
+    def _effect(self, name: str) -> str | None:
+        try:
+            texts = [a.effect() for a in self.applied.get(name, ())]
+        except FAULTS as error:
+            self.problems[name] = f"what it did cannot be told: {error}"
+            return None
+        return "; ".join(dict.fromkeys(t for t in texts if t)) or None
 
     def undo(self) -> None:
         """Put everything back, the newest first."""

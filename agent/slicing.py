@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from pathlib import Path
 from time import perf_counter_ns
@@ -18,18 +19,31 @@ from aiak_tune.agent import facts
 from aiak_tune.agent.evidence import Evidence
 from aiak_tune.agent.profiling import Profiling
 from aiak_tune.agent.records import SliceRecord, WindowRecord, write_result
+from aiak_tune.agent.seeding import BatchSeeding
 from aiak_tune.agent.settings import Applier
 from aiak_tune.agent.spec import RunSpec, SlicePlan
 from aiak_tune.optimizations.base import Stage
-from aiak_tune.profiles.clock import StepClock, StepTimes, drop_mixed
+from aiak_tune.profiles.clock import (
+    BATCH_NO_GRAD,
+    FORWARD_EVAL_MODE,
+    FORWARD_NO_GRAD,
+    Asides,
+    StepClock,
+    StepTimes,
+    drop_mixed,
+    is_mixed,
+    usual_asides,
+)
 
 PROGRESS_EVERY_NS = 300_000_000
 FEWEST_STEPS = 3
+HOLD_S = 10.0
+MOST_MIXED = 32  # profiled steps with an evaluation in them, before profiling is given up
 LONGEST_WARMUP = 400  # updates in which the order of several optimizers must become regular
 
 
 class Slice:
-    """One rank's slice; a `hooks.Listener`."""
+    """One rank's slice; a `hooks.SliceListener`."""
 
     def __init__(self, torch: Any, spec: RunSpec, plan: SlicePlan) -> None:
         self.clock = StepClock()
@@ -38,34 +52,57 @@ class Slice:
         self._torch, self._spec, self._plan = torch, spec, plan
         self._run_dir = Path(spec.run_dir)
         self._phase = self._warm_up
-        self.scaled = False
+        self.profiling = Profiling(torch, self._run_dir, rank())
+        self.seeding: BatchSeeding | None = None
         self._steps: list[StepTimes] = []
         self._extra = 0
-        self._seen = self._fetched = self._queued = self._skipped = 0
+        self._usual: Asides = (0, 0, 0)
+        self._kind: facts.LoaderKind | None = None
+        self._seen = self._fetched = self._queued = self._workers = self._skipped = 0
         self._started_ns = self._progress_ns = self._told = 0
         self._window: WindowRecord | None = None
         self._memory: int | None = None
-        self._loader: Any = None
-        self._profiling = Profiling(torch, self._run_dir, rank())
         self._warmup_done = 0
 
     # What the hooks tell.
 
     def loader_started(self, loader: Any) -> None:
-        """Apply loader settings to what may be the training loader."""
-        if self._torch.is_grad_enabled() and (
-            self._loader is None or facts.same_loader(loader, self._loader)
-        ):
-            self.evidence.loader_seen(loader)
-            self.applier.stage(Stage.LOADER, loader)
+        """Apply loader settings to what may be the training loader.
+
+        Which one it is shows at the first update; then only those made the same way are.
+        """
+        if not self._torch.is_grad_enabled():
+            return
+        if self._kind is not None and self.clock.updates and not self.evidence.kind_of(loader):
+            return
+        self.evidence.loader_seen(loader)
+        self.applier.stage(Stage.LOADER, loader)
+
+    def iterator_made(self, iterator: Any, loader: Any) -> None:
+        """Remember what kind of loader it belongs to, not the loader: its workers end with it."""
+        iterator._aiak_kind = self.evidence.kind_of(loader)
 
     def batch_arrived(self, iterator: Any, batch: Any) -> None:
         """Count it; remember whose it is and what it holds."""
+        if not self._torch.is_grad_enabled():
+            self.clock.aside(BATCH_NO_GRAD)
+            return
+        if not iterator.__dict__.get("_aiak_met"):
+            iterator._aiak_met = True
+            self._meet(iterator)
         self._fetched += 1
-        self._loader = getattr(iterator, "_aiak_loader", None)
-        workers = getattr(iterator, "_num_workers", 0)
-        self._queued = workers * getattr(iterator, "_prefetch_factor", 0) if workers else 0
-        self.evidence.batch(batch)
+        if self._seen < self._plan.parity:
+            self.evidence.batch(batch)
+
+    def _meet(self, iterator: Any) -> None:
+        """Take the iterator for the training one's, as long as nothing speaks against it."""
+        kind = iterator.__dict__.get("_aiak_kind")
+        if kind is None or (kind is not self._kind and self.clock.updates):
+            return
+        if kind is not self._kind:
+            self._kind, self._fetched = kind, 0
+        self._workers = iterator._num_workers
+        self._queued = self._workers * iterator._prefetch_factor if self._workers else 0
 
     def optimizer_begins(self, optimizer: Any) -> None:
         """Apply optimizer settings at the first step."""
@@ -83,10 +120,20 @@ class Slice:
         """Keep the loss where losses are compared."""
         self.evidence.loss(loss)
 
-    def root_called(self, module: Any, args: Any, kwargs: Any, *, training: bool) -> None:
+    def scaler_used(self) -> None:
+        """Note that the job scales its losses."""
+        self.evidence.note(grad_scaler=True)
+
+    def root_called(self, module: Any, args: Any, kwargs: Any) -> None:
         """Tell training from evaluation; take a batch for the probe when it is due."""
-        self.clock.forward(training=training)
-        if training and self._phase == self._probe:
+        if not self._torch.is_grad_enabled():
+            self.clock.aside(FORWARD_NO_GRAD)
+            return
+        if not module.training:
+            self.clock.aside(FORWARD_EVAL_MODE)
+            if not self._usual[FORWARD_EVAL_MODE]:
+                return
+        if self.evidence.probing:
             self.evidence.probe_model(module, args, kwargs, self.applier)
 
     def root_found(self, module: Any, args: Any, kwargs: Any) -> None:
@@ -100,11 +147,19 @@ class Slice:
         self._seen += 1
         self._tell("warm-up")
         plan = self._plan
-        if self._seen < plan.warmup or self._fetched <= self._queued + 1:
+        if self._seen == plan.parity:
+            self.evidence.compared()
+            if self.seeding is not None:
+                self.seeding.on = False
+        # Batches queued before the window are used up first; a loop without a loader has none.
+        queued = self._queued and self._fetched <= self._queued + 1
+        if self._seen < max(plan.warmup, plan.parity) or queued:
             return
         if self.clock.period is None and self.clock.settle() is None:
             if self._seen >= LONGEST_WARMUP:
                 self._finish("irregular")
+            return
+        if not self.clock.between_steps:
             return
         self._warmup_done = self._seen
         self.evidence.warm()
@@ -115,6 +170,9 @@ class Slice:
         self._started_ns = perf_counter_ns()
 
     def _count(self, step: StepTimes) -> None:
+        if not self.clock.regular:
+            self._start_over()
+            return
         self._steps.append(step)
         elapsed = step.end_ns - self._started_ns
         if elapsed > self._progress_ns + PROGRESS_EVERY_NS:
@@ -125,10 +183,19 @@ class Slice:
         self._synchronize()
         self._close_window(perf_counter_ns() - self._started_ns)
         self._phase = self._profile
-        if self._plan.profiled and self._profiling.start():
+        if self._plan.profiled and self.profiling.start():
             self.clock.restart()
             return
         self._after_profile()
+
+    def _start_over(self) -> None:
+        """Another optimizer came in: what a step is must be found out anew."""
+        self._seen += len(self._steps) + 1
+        self._steps.clear()
+        self._told = self._progress_ns = self._extra = 0
+        self._phase = self._warm_up
+        if self.clock.settle() is None and self._seen >= LONGEST_WARMUP:
+            self._finish("irregular")
 
     def _window_full(self, elapsed: int) -> bool:
         plan, steps = self._plan, len(self._steps)
@@ -136,13 +203,14 @@ class Slice:
         if not enough and (elapsed < plan.max_window_s * 1e9 or steps < FEWEST_STEPS):
             return False
         # A whole number of turns of the workers: each made as many batches as the others.
-        workers = self._queued and getattr(self._loader, "num_workers", 0)
+        workers = self._workers
         batches = sum(s.batches for s in self._steps)
         self._extra += 1
         return not workers or batches % workers == 0 or self._extra > 2 * workers
 
     def _close_window(self, wall_ns: int) -> None:
         kept = drop_mixed(self._steps)
+        self._usual = usual_asides(self._steps)
         dropped = len(self._steps) - len(kept)
         if dropped:
             wall_ns -= sum(s.step_ns for s in self._steps) - sum(s.step_ns for s in kept)
@@ -154,9 +222,13 @@ class Slice:
         self._tell("counted")
 
     def _profile(self, step: StepTimes) -> None:
-        if self._profiling.step(mixed=step.mixed) >= self._plan.profiled:
-            self._profiling.stop()
-            self._after_profile()
+        wanted = self._plan.profiled
+        if self.profiling.running:
+            good = self.profiling.step(mixed=is_mixed(step, self._usual))
+            if good < wanted and self.profiling.seen < wanted + MOST_MIXED:
+                return
+            self.profiling.stop()
+        self._after_profile()
 
     def _after_profile(self) -> None:
         if not self._plan.probe:
@@ -178,31 +250,32 @@ class Slice:
         whole = self._window is not None
         if not whole and self._steps:
             self._close_window(self._steps[-1].end_ns - self._started_ns)
-        self._profiling.stop()
+        self.profiling.stop()
         self._write("complete" if whole else "short")
 
     def _finish(self, status: str) -> None:
         self._write(status)
         self._tell("done")
         self._wait_for_ranks()
+        if self._spec.supervised:
+            _hold()
         # No user code runs after the last step: no finally, no atexit, no checkpoint.
         os._exit(0)
 
     def _write(self, status: str) -> None:
         effects = self.applier.effects()
-        self.evidence.note(grad_scaler=self.scaled)
         warnings = [[name, text] for name, text in self.applier.problems.items()]
         record = SliceRecord(
             rank=rank(),
             world_size=world_size(),
             pid=os.getpid(),
             status=status,
-            facts=self.evidence.facts(self._loader),
+            facts=self.evidence.facts(self._kind),
             environment=facts.environment_facts(self._torch),
             warmup_steps=self._warmup_done or self._seen,
             window=self._window,
-            trace=self._profiling.path,
-            profiled=self._profiling.steps,
+            trace=self.profiling.path,
+            profiled=self.profiling.steps,
             losses=self.evidence.losses(),
             late_losses=self.evidence.late_losses(),
             batch_hashes=self.evidence.hashes,
@@ -211,7 +284,7 @@ class Slice:
             probes=self.evidence.probes,
             memory_bytes=self._memory,
             startup_s=self.evidence.startup_s,
-            warnings=warnings + self._profiling.warnings,
+            warnings=warnings + self.profiling.warnings,
         )
         write_result(self._run_dir, record)
 
@@ -240,6 +313,16 @@ class Slice:
         self._told = len(steps)
         with open(self._run_dir / f"progress-{rank()}.jsonl", "a") as file:
             file.write(json.dumps(line) + "\n")
+
+
+def _hold() -> None:
+    """Stand still until the supervisor ends everything.
+
+    A script around the training would take an exit for the end of it, and go on: to evaluate, to
+    upload, to delete.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    time.sleep(HOLD_S)
 
 
 def rank() -> int:

@@ -6,10 +6,8 @@ The job finds it through the environment variable AIAK_TUNE_SPEC. Standard libra
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 
 from aiak_tune.optimizations.base import Settings
 
@@ -43,13 +41,17 @@ class SlicePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
-    """One start of the job. `slice` None: the whole job runs (`aiak-tune run`)."""
+    """One start of the job. `slice` None: the whole job runs (`aiak-tune run`).
+
+    `supervised`: somebody ends the whole process tree as soon as the slice is over.
+    """
 
     run_dir: str
     settings: Settings = field(default_factory=dict)
     slice: SlicePlan | None = None
     model_fingerprint: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    supervised: bool = False
     schema: int = SCHEMA
 
     def dump(self) -> str:
@@ -64,9 +66,3 @@ class RunSpec:
             raise ValueError(f"run specification of schema {data.get('schema')!r}, not {SCHEMA}")
         plan = data.pop("slice")
         return cls(**data, slice=None if plan is None else SlicePlan(**plan))
-
-    @classmethod
-    def from_environment(cls) -> RunSpec | None:
-        """Return the specification this process was started under, or None."""
-        path = os.environ.get(SPEC_VARIABLE)
-        return cls.load(Path(path).read_text()) if path else None

@@ -6,13 +6,17 @@ loader made anew for each epoch gets its settings too.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from aiak_tune.agent import facts, hooks
-from aiak_tune.agent.guest import GUEST, guest
+from aiak_tune.agent import facts, loaders, roots
+from aiak_tune.agent.guest import guest
+from aiak_tune.agent.hooks import patch
 from aiak_tune.agent.settings import Applier
 from aiak_tune.agent.slicing import rank
 from aiak_tune.agent.spec import RunSpec
@@ -27,9 +31,9 @@ class WholeRun:
     def __init__(self, torch: Any, spec: RunSpec, applier: Applier) -> None:
         self.applier = applier
         self._torch, self._spec = torch, spec
-        self._optimizers: list[Any] = []
-        self._roots: dict[int, Any] = {}
-        self._loader: Any = None
+        self._optimizers: list[str] = []
+        self._roots: dict[int, weakref.ref[Any]] = {}
+        self._loaders: list[facts.LoaderKind] = []
         self._stopped: str | None = None
         self._updates = 0
         self._done = False
@@ -41,31 +45,33 @@ class WholeRun:
         from torch.optim import optimizer as module
 
         self._remember_optimizers(module.Optimizer)
-        hooks.watch_loaders(self, timed=False)  # type: ignore[arg-type]
-        self._stop_search = hooks.find_roots(self.root_found)
+        loaders.watch_loaders(self)
+        self._stop_search = roots.find_roots(self.root_found)
         # They stay, and return at once when the first steps are over: removing a hook from inside
         # a step would end torch's own loop over the hooks with an error.
         module.register_optimizer_step_pre_hook(guest(self._before_step))
         module.register_optimizer_step_post_hook(guest(self._after_step))
 
-    scaled = False
-
     def loader_started(self, loader: Any) -> None:
-        """Apply loader settings to the loader that training iterates."""
+        """Apply loader settings to loaders that training may iterate, and to their like later."""
         if self._stopped or not self._torch.is_grad_enabled():
             return
-        if self._updates and self._loader is not None:
-            if not facts.same_loader(loader, self._loader):
-                return
-        self._loader = loader
+        known = any(kind.has(loader) for kind in self._loaders)
+        if self._updates and self._loaders and not known:
+            return
+        if not known:
+            self._loaders.append(facts.LoaderKind(loader))
         self.applier.stage(Stage.LOADER, loader)
 
     def root_found(self, module: Any, args: Any, kwargs: Any) -> None:
         """Before a root's first training forward: is it the model that the plan is for?"""
-        if id(module) in self._roots:
+        known = self._roots.get(id(module))
+        # A forward before there is an optimizer is no training yet: it shapes lazy layers, or
+        # counts operations.
+        if (known is not None and known() is module) or not self._optimizers:
             return
         first = not self._roots
-        self._roots[id(module)] = module
+        self._roots[id(module)] = weakref.ref(module)
         if first:
             self._check(module, args, kwargs)
         if not self._stopped:
@@ -75,9 +81,8 @@ class WholeRun:
         expected = self._spec.model_fingerprint
         if expected is None:
             return
-        names = [type(o).__name__ for o in self._optimizers] or [""]
         shapes = facts.shapes_of(args, kwargs)
-        if not any(expected in facts.fingerprints(module, n, shapes) for n in names):
+        if not any(expected in facts.fingerprints(module, n, shapes) for n in self._optimizers):
             self._stopped = (
                 "the model, its optimizer or its batch is not the one that the plan was made for: "
                 "nothing further is applied"
@@ -88,13 +93,13 @@ class WholeRun:
         plain = cls.__init__
         made = self._optimizers
 
+        @functools.wraps(plain)
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
             plain(self, *args, **kwargs)
-            made.append(self)
+            if type(self).__name__ not in made:
+                made.append(type(self).__name__)
 
-        cls.__init__ = __init__
-        GUEST.leave.append(lambda: setattr(cls, "__init__", plain))
-        self._forget = lambda: setattr(cls, "__init__", plain)
+        self._forget: Callable[[], None] = patch(cls, "__init__", __init__)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._done:
@@ -114,7 +119,6 @@ class WholeRun:
             self._done = True
             self._report()
             self._forget()
-            self._optimizers.clear()
             self._roots.clear()
 
     def _report(self) -> None:

@@ -105,18 +105,13 @@ class Board:
     def cost_text(self, starts: int, seconds_each: float | None) -> str:
         """Say what is to come, before it begins."""
         many = f"at most {starts} start{'' if starts == 1 else 's'} of the job"
+        budget = "" if self._budget_s is None else output.duration(self._budget_s)
+        limit = f"; --time-budget ends it after {budget}" if budget else ""
         if not seconds_each:
-            each = "; the first shows how long one takes"
-        else:
-            each = (
-                f", about {output.duration(seconds_each)} each: "
-                f"{output.duration(starts * seconds_each)} in all"
-            )
-        if self._budget_s is None:
-            return f"To come: {many}{each}"
-        return (
-            f"To come: {many}{each}; ended after {output.duration(self._budget_s)} whatever is left"
-        )
+            return f"To come: {many}; the first shows how long one takes{limit}"
+        each = output.duration(seconds_each)
+        total = output.duration(starts * seconds_each)
+        return f"To come: {many}, about {each} each: {total} in all{limit}"
 
     def relative(self, trial: Trial) -> float | None:
         """Return a trial's speed as a multiple of the job as written."""

@@ -18,6 +18,7 @@ from aiak_tune.errors import AiakTuneError, JobError, UsageError
 
 VERBS = (profile, tune, run, history, show, catalog)
 INTERRUPTED = 130
+LOG = "log what happens; -vv: more of it"
 BEHIND = "the training command goes behind `--`, as in `aiak-tune {} -- python train.py`"
 
 
@@ -63,13 +64,13 @@ def make_parser() -> argparse.ArgumentParser:
         "aiak-tune tune -- python train.py --lr 0.1",
     )
     parser.add_argument("--version", action="version", version=f"aiak-tune {__version__}")
-    parser.add_argument(
-        "-v", "--verbose", action="count", default=0, help="log what happens; -vv: more of it"
-    )
+    parser.add_argument("-v", "--verbose", action="count", default=0, help=LOG)
     parser.set_defaults(run=None, takes_command=False, stoppable=False, refusal=None)
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", parser_class=_Parser)
     for verb in VERBS:
         verb.add(verbs)
+    for known in verbs.choices.values():  # `tune -v` as well as `-v tune`
+        known.add_argument("-v", "--verbose", action="count", default=argparse.SUPPRESS, help=LOG)
     return parser
 
 

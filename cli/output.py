@@ -138,7 +138,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 def duration(value_s: float) -> str:
     """Return `45 s`, `6 min` or `1 h 20 min`: as exact as an estimate is."""
-    if value_s < 90:
+    if value_s < 120:
         return f"{max(value_s, 0):.0f} s"
     minutes = round(value_s / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

@@ -67,10 +67,10 @@ def trials_table(tuning: TuningResult) -> RenderableType:
 
 
 def baseline_rate(tuning: TuningResult) -> float | None:
-    """Return samples per second of the job as written, as far as known."""
-    if tuning.baseline is not None:
-        return tuning.baseline.samples_per_s
-    return next((rate_of(t) for t in tuning.trials if not t.settings), None)
+    """Return samples per second of the job as written, in the trial that the others ran beside."""
+    rates = [rate_of(trial) for trial in tuning.trials if not trial.settings]
+    known = [*rates, None if tuning.baseline is None else tuning.baseline.samples_per_s]
+    return next((rate for rate in known if rate), None)
 
 
 def rate_of(trial: Trial) -> float | None:

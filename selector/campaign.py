@@ -94,13 +94,14 @@ class Campaign:
         first = next((t for t in self.tuning.trials if not t.settings), None)
         if isinstance(first, Measured) and self.tuning.profile is not None:
             self._reporter.note(f"going on with tuning {self.tuning.id}")
+            self._starter.learn(first.duration_s, first.step_ms)
             return first, self.tuning.profile
         start = self._starter.start("baseline", {}, self._request.slice)
         try:
             if start.problem is not None:
                 failed = trial_of(0, start, plain=None, breakdown=None, keep_log=True)
                 self._change(trials=(failed,))
-                raise JobError(start.problem.text, tail=start.problem.tail)
+                raise JobError(start.problem.advice, tail=start.problem.tail)
             profile = profile_of(start.records, start.run_dir, self.tuning.job, self._request.slice)
             trial = trial_of(
                 0, start, plain=None, breakdown=profile.breakdown_ms,
@@ -111,7 +112,7 @@ class Campaign:
         if not isinstance(trial, Measured):
             self._change(trials=(trial,))
             raise JobError(f"the job as written is no baseline: {trial.reason}")
-        self._starter.learn(start)
+        self._starter.learn(trial.duration_s, trial.step_ms)
         self._best_steps = step_times_ms(start.rank)
         self._change(
             trials=(trial,),
@@ -155,7 +156,7 @@ class Campaign:
             warmup=min(SEARCH_WARMUP, self._request.slice.warmup),
             profiled=min(SEARCH_PROFILED, self._request.slice.profiled),
         )
-        what = f"trial {number + 1} of at most {self._request.trials}"
+        what = f"trial {number} of at most {self._request.trials - 1}"
         start = self._starter.start(what, settings, plan, self._loses)
         try:
             breakdown = None
@@ -198,6 +199,8 @@ class Campaign:
 
     def _verdict(self, baseline: Measured, profile: WorkloadProfile) -> TuningResult:
         ranked = self._ranked(profile)
+        if len(self.tuning.trials) < 2:
+            return self._no_change("the time budget left no room for a trial", baseline, [])
         if not ranked:
             return self._no_change("no trial gave a figure", baseline, [])
         faster = [t for t in ranked if t.samples_per_s > baseline.samples_per_s]

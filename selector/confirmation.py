@@ -160,7 +160,13 @@ class Confirmation:
                 r.work for r in self._side("baseline", {}) if r.disturbed == ULP[contender.numerics]
             ]
             changed = [r.work for r in runs]
-            judged = parity(self._baseline.work, disturbed, changed, probed=contender.probed)
+            judged = parity(
+                self._baseline.work,
+                disturbed,
+                changed,
+                probed=contender.probed,
+                ulp=ULP[contender.numerics],
+            )
         winner = None
         if judged and judged.passed and decision and decision.decision == "faster":
             winner = self._winner(contender, decision, judged, runs)

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from aiak_tune.agent.records import Birth
 from aiak_tune.selector.launch import Outcome
 from aiak_tune.selector.redaction import redact_text
 from aiak_tune.selector.results import FailureCode
 
 LINES = 15
+OLDEST = (3, 10)
+ADVICE: dict[FailureCode, str] = {
+    "crash": "it has to run by itself first: does the same command without aiak-tune?",
+    "out_of_memory": "a smaller batch may fit, or a machine with nothing else on it",
+    "timeout": "does it wait for input, for a lock, or for other ranks?",
+}
 OUT_OF_MEMORY = re.compile(
     r"out of memory|OutOfMemoryError|can't allocate memory|Cannot allocate memory|"
-    r"DefaultCPUAllocator|Bus error|No space left on device",
+    r"DefaultCPUAllocator|Bus error|unable to (?:write|open|mmap).*No space left on device",
     re.IGNORECASE,
 )
 
@@ -24,6 +32,12 @@ class Problem:
     code: FailureCode
     text: str
     tail: str
+
+    @property
+    def advice(self) -> str:
+        """The sentence with what to do, for a job that fails as written."""
+        what = ADVICE.get(self.code)
+        return f"{self.text}; {what}" if what else self.text
 
 
 def last_lines(text: str, count: int = LINES) -> str:
@@ -42,7 +56,10 @@ def diagnose(outcome: Outcome) -> Problem | None:
 
 def _verdict(outcome: Outcome) -> tuple[FailureCode | None, str]:
     if outcome.faults:
-        return "incompatible", f"aiak-tune's agent failed in the job: {_last(outcome.faults)}"
+        return (
+            "incompatible",
+            f"aiak-tune's agent failed in the job: {last_line(outcome.faults[0])}",
+        )
     if outcome.stopped and outcome.stopped.startswith("timeout"):
         return "timeout", outcome.stopped.removeprefix("timeout: ")
     ended_badly = outcome.exit_code not in (0, None) and not outcome.stopped
@@ -70,28 +87,40 @@ def _whole(outcome: Outcome) -> bool:
 
 def _crash(outcome: Outcome) -> tuple[FailureCode, str]:
     if outcome.exit_code == 127 and not outcome.births:
-        return "launch", _last((outcome.tail,)) or "the command cannot be started"
+        return "launch", last_line(outcome.tail) or "the command cannot be started"
     if OUT_OF_MEMORY.search(outcome.tail):
-        return "out_of_memory", f"out of memory: {_last((outcome.tail,))}"
+        return "out_of_memory", f"out of memory: {last_line(outcome.tail)}"
     code = outcome.exit_code or 0
     how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    return "crash", f"the job {how}: {_last((outcome.tail,)) or 'it printed nothing'}"
+    return "crash", f"the job {how}: {last_line(outcome.tail) or 'it printed nothing'}"
 
 
 def _nothing(outcome: Outcome) -> tuple[FailureCode, str]:
-    if not outcome.births:
-        return "launch", (
-            "no Python process of the job loaded the agent: does it start python with -I, -E or "
-            "-S, through env -i or sudo, or in a container?"
-        )
-    if not outcome.torch_births:
-        return "launch", "the job ended without importing torch: is this the training command?"
+    never = never_armed(outcome.births, outcome.torch_births)
+    if never is not None:
+        return "launch", never
     return "launch", (
         "the job imported torch, but no optimizer step was seen before it ended: "
         "is it a training command, and does it use a torch.optim optimizer?"
     )
 
 
-def _last(texts: tuple[str, ...]) -> str:
-    lines = [line.strip() for line in texts[0].splitlines() if line.strip()]
+def never_armed(births: Sequence[Birth], torch_births: int) -> str | None:
+    """Return why the agent never came to work in the job, None when it did."""
+    if not births:
+        return (
+            "no Python process of the job loaded the agent: does it start python with -I, -E or "
+            "-S, through env -i or sudo, or in a container?"
+        )
+    if torch_births:
+        return None
+    versions = {birth.python for birth in births}
+    if all(tuple(map(int, v.split("."))) < OLDEST for v in versions):
+        return f"the job runs Python {', '.join(sorted(versions))}: it takes 3.10 or later"
+    return "the job ended without importing torch: is this the training command?"
+
+
+def last_line(text: str) -> str:
+    """Return the last line with something in it, secrets redacted."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     return redact_text(lines[-1])[:300] if lines else ""

@@ -6,21 +6,23 @@ gone when `launch` returns, also when it is interrupted or this process is kille
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from aiak_tune.agent.records import (
-    TORCH_BIRTHS,
     Birth,
     SliceRecord,
     read_births,
     read_results,
+    read_torch_births,
 )
 from aiak_tune.agent.spec import SPEC_VARIABLE, RunSpec
 from aiak_tune.errors import JobError
@@ -28,6 +30,10 @@ from aiak_tune.errors import JobError
 PACKAGE = Path(__file__).parents[1]
 POLL_S = 0.05
 STOP_S = 10.0
+SLICE_OVER = "the slice is over"
+NO_FOLDER = 74  # the supervisor's exit code where it cannot write
+FULL = os.strerror(errno.ENOSPC)
+MAKE_ROOM = "free some space, or set XDG_DATA_HOME to another disk"
 
 # Trackers must not show a trial as a run of the user's: each is switched off by its own variable.
 QUIET_TRACKERS = {
@@ -112,23 +118,26 @@ def launch(
     """
     run_dir = Path(spec.run_dir)
     try:
-        (run_dir / "spec.json").write_text(spec.dump())
+        (run_dir / "spec.json").write_text(replace(spec, supervised=True).dump())
     except OSError as error:
-        raise JobError(f"the run folder {run_dir} cannot be written: {error.strerror}") from error
+        raise JobError(
+            f"the run folder {run_dir} cannot be written ({error.strerror}); {MAKE_ROOM}"
+        ) from error
     extra = {**QUIET_TRACKERS, **spec.environment}
     script = Path(__file__).with_name("supervisor.py")
     began = time.monotonic()
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", str(script), str(run_dir), "--", *command],
+        [sys.executable, "-I", "-S", str(script), str(run_dir), str(os.getpid()), "--", *command],
         env=job_environment(run_dir, extra),
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
+    stopped = None
     try:
         stopped = _follow(process, run_dir, limits or Limits(), watch)
     finally:
-        _end(process)
+        _end(process, at_once=stopped == SLICE_OVER)
     return _outcome(process, run_dir, stopped, time.monotonic() - began)
 
 
@@ -143,6 +152,8 @@ def _follow(
         now = time.monotonic()
         if reader.read():
             alive = now
+        if reader.progress.phase == "done" and _all_told(run_dir):
+            return SLICE_OVER
         reason = watch(reader.progress)
         if reason is not None:
             return reason
@@ -153,6 +164,15 @@ def _follow(
         if reader.progress.step and now - alive > limits.stall_s:
             return f"timeout: no step for {limits.stall_s:.0f} s after step {reader.progress.step}"
     return None
+
+
+def _all_told(run_dir: Path) -> bool:
+    """Whether every rank has written its result; `_outcome` says what is wrong with one."""
+    try:
+        results = read_results(run_dir)
+    except ValueError:
+        return True
+    return bool(results) and len(results) >= results[0].world_size
 
 
 class ProgressReader:
@@ -174,7 +194,10 @@ class ProgressReader:
         whole = data.rfind(b"\n") + 1
         self._offset += whole
         for line in data[:whole].splitlines():
-            told = json.loads(line)
+            try:
+                told = json.loads(line)
+            except ValueError:  # a full disk took a part of it; the result tells whether it matters
+                continue
             steps = self.progress.steps_ms + tuple(told["steps_ms"])
             self.progress = Progress(
                 phase=told["phase"], counted=told["counted"], step=told["step"], steps_ms=steps
@@ -182,10 +205,10 @@ class ProgressReader:
         return whole > 0
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], *, at_once: bool) -> None:
     """Tell the supervisor to end everything, and wait until it has."""
     if process.poll() is None:
-        process.terminate()
+        process.send_signal(signal.SIGUSR1 if at_once else signal.SIGTERM)
         try:
             process.wait(STOP_S)
         except subprocess.TimeoutExpired:
@@ -199,14 +222,17 @@ def _outcome(
     assert process.stderr is not None
     complaint = process.stderr.read().decode(errors="replace")
     process.stderr.close()
-    if process.returncode == 74:
-        raise JobError(complaint.strip() or f"the run folder {run_dir} cannot be written")
+    if process.returncode == NO_FOLDER:
+        what = complaint.strip() or f"the run folder {run_dir} cannot be written"
+        raise JobError(f"{what}; {MAKE_ROOM}")
+    faults = tuple(p.read_text(errors="replace") for p in sorted(run_dir.glob("fault-*.txt")))
+    if any(FULL in text or not text for text in faults):
+        raise JobError(f"the run folder {run_dir} is on a full disk; {MAKE_ROOM}")
     try:
         supervised = json.loads((run_dir / "supervised.json").read_text())
         tail = (run_dir / "output.log").read_text(errors="replace")
     except (OSError, ValueError):
         supervised, tail = {"exit_code": None}, complaint
-    torch_lines = run_dir / TORCH_BIRTHS
     try:
         results = tuple(read_results(run_dir))
     except ValueError as error:
@@ -215,8 +241,8 @@ def _outcome(
         exit_code=supervised["exit_code"],
         results=results,
         births=tuple(read_births(run_dir)),
-        torch_births=len(torch_lines.read_text().split()) if torch_lines.exists() else 0,
-        faults=tuple(p.read_text() for p in sorted(run_dir.glob("fault-*.txt"))),
+        torch_births=read_torch_births(run_dir),
+        faults=faults,
         tail=tail,
         duration_s=duration_s,
         stopped=stopped,

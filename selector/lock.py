@@ -6,10 +6,10 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from aiak_tune.errors import UsageError
+from aiak_tune.errors import JobError, UsageError
 
 POLL_S = 0.5
 
@@ -24,8 +24,15 @@ def one_at_a_time(
 
     Raises:
         UsageError: another process holds it, and `wait` is False.
+        JobError: the file cannot be made.
     """
-    handle = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        handle = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise JobError(
+            f"the lock {place} cannot be made ({error.strerror}): free some space or set "
+            "XDG_DATA_HOME to a folder that can be written"
+        ) from error
     try:
         if not _taken(handle):
             holder = os.pread(handle, 500, 0).decode(errors="replace").strip() or "unknown"
@@ -35,8 +42,9 @@ def one_at_a_time(
             note(f"{said}: waiting for it to end (Ctrl-C stops waiting)")
             while not _taken(handle):
                 time.sleep(POLL_S)
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"process {os.getpid()}: {what}\n".encode()[:500], 0)
+        with suppress(OSError):  # a full disk: those that wait see no name
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"process {os.getpid()}: {what}\n".encode()[:500], 0)
         yield
     finally:
         os.close(handle)

@@ -76,9 +76,12 @@ class ParityVerdict:
         )  # fmt: skip
 
 
-def band(reference: Losses, disturbed: Sequence[Losses]) -> LossBand:
+def band(
+    reference: Losses, disturbed: Sequence[Losses], *, ulp: float = ULP[Numerics.LOSSLESS]
+) -> LossBand:
     """Three times the largest deviation of the disturbed runs, never below rounding's own.
 
+    `ulp` is the class's unit in the last place: half of it, of the loss itself, is always free.
     The mean is compared with the largest of the runs' means, a step with the largest deviation
     up to `AHEAD` steps after it: a fault shows in early steps, where a chaotic job is still calm.
     """
@@ -93,7 +96,8 @@ def band(reference: Losses, disturbed: Sequence[Losses]) -> LossBand:
     off = [{i: abs(_steps(run)[i] - plain[i]) for i in common} for run in disturbed]
     usual = math.fsum(abs(plain[i]) for i in common) / len(common)
     free = {
-        i: 2.0**-23 * max(abs(plain[i]), usual) * (FREE_ULPS + FREE_ULPS_A_STEP * i) for i in common
+        i: max(abs(plain[i]), usual) * max(2.0**-23 * (FREE_ULPS + FREE_ULPS_A_STEP * i), ulp / 2)
+        for i in common
     }
     limits = {
         i: max(free[i], WIDTH * max(run[j] for run in off for j in common if j <= i + AHEAD))

@@ -25,6 +25,7 @@ from aiak_tune.profiles.workload import (
     WorkloadProfile,
 )
 from aiak_tune.selector.breakdown import (
+    BATCHES,
     MICRO,
     OPTIMIZER,
     SAMPLES,
@@ -61,7 +62,9 @@ def window_of(record: SliceRecord) -> WindowRecord:
 def samples_per_step(record: SliceRecord) -> float | None:
     """Return one rank's samples a step: counted at the loader, else the batch's leading size."""
     window = window_of(record)
-    if all(row[SAMPLES] is not None for row in window.steps):
+    # Who fetches ahead has steps without a batch.
+    fetching = [row for row in window.steps if row[BATCHES]]
+    if fetching and all(row[SAMPLES] is not None for row in fetching):
         return mean_of(window, SAMPLES)
     shapes = record.facts.get("batch_shapes") or []
     if shapes and shapes[0]:
@@ -74,11 +77,13 @@ def throughput(records: Sequence[SliceRecord]) -> float:
 
     The window's wall time of the slowest rank counts: the others wait for it.
     """
-    total = 0.0
-    for record in records:
-        each = samples_per_step(record)
-        total += (1.0 if each is None else each) * len(window_of(record).steps)
-    return total / (max(window_of(r).wall_ns for r in records) / 1e9)
+    each = [samples_per_step(record) for record in records]
+    windows = [window_of(record) for record in records]
+    if any(samples is None for samples in each):
+        total = float(min(len(w.steps) for w in windows))  # a step is one of all ranks
+    else:
+        total = sum((s or 0.0) * len(w.steps) for s, w in zip(each, windows, strict=True))
+    return total / (max(w.wall_ns for w in windows) / 1e9)
 
 
 def startup_s(record: SliceRecord) -> float | None:
@@ -136,7 +141,7 @@ def breakdown_of(record: SliceRecord, run_dir: Path) -> tuple[RankBreakdown | No
     """Return one rank's breakdown, or None with the reason among the warnings."""
     told = [Warn(code=code, text=text) for code, text in record.warnings]
     if record.trace is None or not record.profiled:
-        if not told:
+        if not any(w.code in ("own_profiler", "trace_unwritten") for w in told):
             told.append(Warn(code="no_profiled_steps", text="no profiled steps, so no breakdown"))
         return None, told
     try:

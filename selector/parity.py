@@ -7,10 +7,12 @@ closed, with that reason.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+from aiak_tune.optimizations.base import Numerics
 from aiak_tune.selector.judging import broken_work
-from aiak_tune.selector.lossband import Losses, band, check
+from aiak_tune.selector.lossband import ULP, Losses, band, check
 from aiak_tune.selector.results import Parity, Work
 
 PROBE_FACTOR = 2.0
@@ -18,7 +20,12 @@ PROBE_FLOOR = 1e-6  # a few float32 roundings: below, neither side is better tha
 
 
 def parity(
-    plain: Work, disturbed: Sequence[Work], changed: Sequence[Work], *, probed: bool
+    plain: Work,
+    disturbed: Sequence[Work],
+    changed: Sequence[Work],
+    *,
+    probed: bool,
+    ulp: float = ULP[Numerics.LOSSLESS],
 ) -> Parity:
     """Judge the settings' runs.
 
@@ -26,9 +33,10 @@ def parity(
         plain: the baseline's undisturbed run.
         disturbed: baseline runs whose start was moved by one unit in the last place.
         changed: runs with the settings, of the same seeds, at least one.
+        ulp: the relative unit in the last place of the settings' numerics class.
         probed: whether a comparison in the process was due (a model or an optimizer is changed).
     """
-    limit = band(_losses(plain), [_losses(w) for w in disturbed])
+    limit = band(_losses(plain), [_losses(w) for w in disturbed], ulp=ulp)
     verdicts = [check(limit, _losses(w)) for w in changed]
     worst = max(verdicts, key=lambda v: (not v.passed, v.delta or 0.0))
     reason = worst.reason
@@ -65,6 +73,8 @@ def _batches_differ(plain: Work, disturbed: Sequence[Work], changed: Sequence[Wo
         for number, (mine, theirs) in enumerate(zip(work.batches, plain.batches, strict=False)):
             if mine != theirs:
                 return f"batch {number + 1} is another one than in the job as written"
+        if len(work.batches) < len(plain.batches):
+            return f"only {len(work.batches)} of the first {len(plain.batches)} batches were seen"
     return None
 
 
@@ -75,6 +85,8 @@ def _probes(changed: Sequence[Work], *, probed: bool) -> str | None:
     for p in probes:
         if p.error is None or p.yard is None:
             return f"the {p.what} could not be compared with the plain one: {p.problem}"
+        if not math.isfinite(p.yard):
+            return f"the {p.what}'s plain computation gives values that are not finite"
         if not p.error <= max(PROBE_FACTOR * p.yard, PROBE_FLOOR):
             return (
                 f"the {p.what}'s error is {p.error:.2g}, more than twice that of the plain "

@@ -73,7 +73,7 @@ def profile_job(
     start = starter.start("profile", {}, request.slice)
     try:
         if start.problem is not None:
-            raise JobError(start.problem.text, tail=start.problem.tail)
+            raise JobError(start.problem.advice, tail=start.problem.tail)
         profile = profile_of(start.records, start.run_dir, base, request.slice)
         _keep_trace(start, trace, tensorboard)
     finally:

@@ -19,7 +19,7 @@ class Reporter(Protocol):
         ...
 
     def started(self, what: str, settings: Settings) -> None:
-        """A start begins: baseline, trial 3 of at most 6, confirmation run 2: best."""
+        """A start begins: baseline, trial 3 of at most 5, confirmation run 2: best."""
         ...
 
     def progressed(self, progress: Progress, *, wanted: int) -> None:

@@ -8,16 +8,20 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
+from aiak_tune.agent.records import read_births, read_torch_births
 from aiak_tune.agent.spec import RunSpec
 from aiak_tune.agent.whole import SAFE_STEPS
 from aiak_tune.errors import JobError, PlanError
 from aiak_tune.optimizations.base import Stage
 from aiak_tune.optimizations.catalog import by_name
 from aiak_tune.profiles.workload import Environment
+from aiak_tune.selector.diagnosis import last_line, never_armed
 from aiak_tune.selector.launch import job_environment
 from aiak_tune.selector.plan import differences
 from aiak_tune.selector.profile_job import job_facts
@@ -26,6 +30,7 @@ from aiak_tune.selector.results import Plan
 PASSED_ON = (
     signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGCONT,
 )  # fmt: skip
+ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 PR_SET_PDEATHSIG = 1
 
 
@@ -45,7 +50,7 @@ def run_plan(
     """
     job = job_facts(command)
     if plan is None or not plan.settings:
-        return _wait(command, dict(os.environ))
+        return _wait(command, dict(os.environ))[0]
     if plan.job.fingerprint not in (None, job.fingerprint):
         note(f"the plan was made for another command ({plan.job.name}): its model is checked")
     apart = differences(plan, here())
@@ -53,22 +58,22 @@ def run_plan(
         raise PlanError(
             f"the plan was made elsewhere: {'; '.join(apart)}: tune here, or use --force"
         )
-    with tempfile.TemporaryDirectory(prefix="aiak-tune-") as folder:
-        code = _under_plan(command, plan, Path(folder), note)
-        told = _told(Path(folder))
-        for text in _remarks(plan, told):
+    with _run_folder() as folder:
+        code, asked = _under_plan(command, plan, folder)
+        told = _told(folder)
+        for text in _remarks(folder, told, code):
             note(text)
-        early = code not in (0, None) and told is None
-    if not early or not fallback or code in _ASKED_TO_END:
+        early = code != 0 and not _came_far(told) and bool(read_births(folder))
+    if not early or not fallback or asked or code in _ASKED_TO_END:
         return code
     note(
         f"the job ended with {code} before its step {SAFE_STEPS} under the plan: "
         "starting it once more as written (--no-fallback would not)"
     )
-    return _wait(command, dict(os.environ))
+    return _wait(command, dict(os.environ))[0]
 
 
-_ASKED_TO_END = tuple(128 + s for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)) + (130,)
+_ASKED_TO_END = tuple(128 + s for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
 
 
 def here() -> Environment:
@@ -78,9 +83,21 @@ def here() -> Environment:
     return Environment(**host_facts() | gpus())
 
 
-def _under_plan(
-    command: Sequence[str], plan: Plan, folder: Path, note: Callable[[str], None]
-) -> int:
+@contextmanager
+def _run_folder() -> Iterator[Path]:
+    """A folder for what the agent tells; what the job's daemons still hold of it may stay."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="aiak-tune-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise JobError(
+            f"no run folder can be made in {tempfile.gettempdir()} ({error.strerror}): free some "
+            "space, or set TMPDIR to another disk"
+        ) from error
+    with folder as name:
+        yield Path(name)
+
+
+def _under_plan(command: Sequence[str], plan: Plan, folder: Path) -> tuple[int, bool]:
     variables: dict[str, str] = {}
     inside = {}
     for name, params in plan.settings.items():
@@ -91,12 +108,21 @@ def _under_plan(
     spec = RunSpec(
         run_dir=str(folder), settings=inside, model_fingerprint=plan.job.model_fingerprint
     )
-    (folder / "spec.json").write_text(spec.dump())
+    try:
+        (folder / "spec.json").write_text(spec.dump())
+    except OSError as error:
+        raise JobError(
+            f"the run folder {folder} cannot be written ({error.strerror}): free some space, or "
+            "set TMPDIR to another disk"
+        ) from error
     return _wait(command, job_environment(folder, variables))
 
 
-def _wait(command: Sequence[str], environment: dict[str, str]) -> int:
-    """Start the job in this terminal and process group; pass signals on; return its code."""
+def _wait(command: Sequence[str], environment: dict[str, str]) -> tuple[int, bool]:
+    """Start the job in this terminal and process group; pass signals on.
+
+    Returns its code, and whether it was asked to end.
+    """
     own = os.getpid()
 
     def before_exec() -> None:
@@ -110,34 +136,53 @@ def _wait(command: Sequence[str], environment: dict[str, str]) -> int:
     except OSError as error:
         raise JobError(f"{command[0]} cannot be started: {error.strerror}") from error
 
-    def passed_on(number: int, frame: FrameType | None) -> None:
-        process.send_signal(number)
+    seen: set[int] = set()
 
-    before = {s: signal.signal(s, passed_on) for s in PASSED_ON}
-    # The terminal sends Ctrl-C to the job too, which decides by itself what it means.
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    def passed_on(number: int, frame: FrameType | None) -> None:
+        seen.add(number)
+        # The terminal sends Ctrl-C to the job too, which decides by itself what it means.
+        if number != signal.SIGINT:
+            process.send_signal(number)
+
+    before = {s: signal.signal(s, passed_on) for s in (signal.SIGINT, *PASSED_ON)}
     try:
         code = process.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return code if code >= 0 else 128 - code
+    return code if code >= 0 else 128 - code, bool(seen & ENDING)
 
 
-def _told(folder: Path) -> dict[str, object] | None:
-    """Return what rank 0 told when its first steps had passed, or None: it did not come so far."""
-    try:
-        told = json.loads((folder / "applied-0.json").read_text())
-    except (OSError, ValueError):
-        return None
-    return dict(told) if told["updates"] >= SAFE_STEPS or told["stopped"] else None
+def _told(folder: Path) -> dict[str, Any] | None:
+    """Return what a rank told, rank 0 or the first of this node; None: none came so far."""
+    for place in sorted(folder.glob("applied-*.json")):
+        try:
+            return dict(json.loads(place.read_text()))
+        except (OSError, ValueError):
+            continue
+    return None
 
 
-def _remarks(plan: Plan, told: dict[str, object] | None) -> list[str]:
-    if told is None:
-        return []
-    if told["stopped"]:
-        return [str(told["stopped"])]
-    effects = told["effects"]
-    assert isinstance(effects, dict)
-    return [f"{name} had no effect in this run" for name, text in effects.items() if text is None]
+def _came_far(told: dict[str, Any] | None) -> bool:
+    return told is not None and told["updates"] >= SAFE_STEPS
+
+
+def _remarks(folder: Path, told: dict[str, Any] | None, code: int) -> list[str]:
+    """Say what became of the plan, where it is not what the user expects."""
+    if not folder.exists():
+        return [f"the job removed the run folder {folder}: what the plan did is not known"]
+    said = []
+    for fault in sorted(folder.glob("fault-*.txt")):
+        text = last_line(fault.read_text(errors="replace"))
+        said.append(f"aiak-tune's agent failed in the job and left it alone: {text}")
+    if told is not None and told["stopped"]:
+        return [*said, str(told["stopped"])]
+    if told is not None:
+        without = [name for name, text in told["effects"].items() if text is None]
+        return said + [f"{name} had no effect in this run" for name in without]
+    never = never_armed(read_births(folder), read_torch_births(folder))
+    if never is not None:
+        said.append(f"the plan was not applied: {never}")
+    elif code == 0 and not said:
+        said.append(f"the job ended before its step {SAFE_STEPS}: what the plan did is not known")
+    return said

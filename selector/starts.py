@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aiak_tune.agent.records import SliceRecord
 from aiak_tune.agent.spec import RunSpec, SlicePlan
-from aiak_tune.errors import JobError
 from aiak_tune.optimizations.base import Optimization, Settings, Stage
 from aiak_tune.selector.breakdown import step_statistics
 from aiak_tune.selector.diagnosis import Problem, diagnose
+from aiak_tune.selector.folders import RunFolders
 from aiak_tune.selector.launch import Limits, Outcome, Progress, Watch, launch
 from aiak_tune.selector.measure import (
     Ranks,
@@ -106,9 +103,9 @@ class Starter:
         *,
         keep: bool = False,
     ) -> None:
-        self._command, self._runs_dir, self._reporter = tuple(command), runs_dir, reporter
+        self._command, self._reporter = tuple(command), reporter
         self._catalog = {entry.name: entry for entry in catalog}
-        self._keep = keep
+        self._folders = RunFolders(runs_dir, keep=keep)
         self.limits = Limits()
         self.durations: list[float] = []
 
@@ -117,7 +114,7 @@ class Starter:
     ) -> Start:
         """Run one slice with these settings; its folder is there until `forget`."""
         self._reporter.started(what, settings)
-        run_dir = self._new_folder()
+        run_dir = self._folders.new()
         environment: dict[str, str] = {}
         inside = {}
         for name, params in settings.items():
@@ -136,34 +133,20 @@ class Starter:
         try:
             outcome = launch(self._command, spec, limits=self.limits, watch=told)
         except BaseException:
-            self._remove(run_dir)
+            self._folders.remove(run_dir)
             raise
         self.durations.append(outcome.duration_s)
         return Start(settings=settings, outcome=outcome, problem=diagnose(outcome), run_dir=run_dir)
 
-    def learn(self, start: Start) -> None:
-        """Take the limits for a sign of life from the baseline."""
-        startup, step_s = start.outcome.duration_s, start.step_ms / 1e3
+    def learn(self, duration_s: float, step_ms: float) -> None:
+        """Take the limits for a sign of life from the baseline: its start and its mean step."""
+        self.durations = self.durations or [duration_s]  # a resumed tuning did not start it
         self.limits = replace(
             self.limits,
-            first_step_s=max(LEAST_START_S, STARTUP_SLACK * startup),
-            stall_s=max(LEAST_STALL_S, STEP_SLACK * step_s),
+            first_step_s=max(LEAST_START_S, STARTUP_SLACK * duration_s),
+            stall_s=max(LEAST_STALL_S, STEP_SLACK * step_ms / 1e3),
         )
 
     def forget(self, start: Start) -> None:
         """Remove the start's folder, traces and output with it."""
-        if not self._keep:
-            self._remove(start.run_dir)
-
-    def _remove(self, folder: Path) -> None:
-        with suppress(OSError):
-            shutil.rmtree(folder)
-
-    def _new_folder(self) -> Path:
-        try:
-            return Path(tempfile.mkdtemp(prefix="run-", dir=self._runs_dir))
-        except OSError as error:
-            raise JobError(
-                f"no run folder can be made in {self._runs_dir} ({error.strerror}): free some "
-                "space, or set XDG_DATA_HOME to another disk"
-            ) from error
+        self._folders.remove(start.run_dir)

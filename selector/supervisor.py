@@ -1,14 +1,16 @@
 """Starts one command, stays its subreaper, and leaves no process behind. Run as a script.
 
-`python -I -S supervisor.py RUN_DIR -- COMMAND…`: standard library only, one process beside the
-job. Everything the command starts, daemons included, becomes a descendant of this process; when
+`python -I -S supervisor.py RUN_DIR PARENT -- COMMAND…`: standard library only, one process beside
+the job. Everything the command starts, daemons included, becomes a descendant of this process; when
 the command ends, or this process is told to stop (SIGTERM, or its parent's death), every
-descendant is ended, and `waitpid` saying ECHILD is the proof that none is left.
+descendant is ended, and `waitpid` saying ECHILD is the proof that none is left. SIGUSR1 says that
+the slice is over: nothing of the job is to run any more, so nobody is asked politely.
 Writes RUN_DIR/supervised.json. The job's output goes to RUN_DIR/output.log: the first 256 KiB and
 the last 256 KiB of it.
 """
 
 import ctypes
+import fcntl
 import json
 import os
 import select
@@ -16,18 +18,19 @@ import signal
 import sys
 import time
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, F_GETPIPE_SZ = 1, 36, 1032
 KEPT_BYTES = 256 * 1024
 GRACE_S = 1.0
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
 class Output:
     """The head and the tail of what the job prints: megabytes must not fill the disk."""
 
-    def __init__(self, place):
+    def __init__(self, place: str) -> None:
         self.place, self.head, self.tail, self.size = place, b"", b"", 0
 
-    def take(self, data):
+    def take(self, data: bytes) -> None:
         """Keep what of the data belongs to the head or the tail."""
         self.size += len(data)
         room = KEPT_BYTES - len(self.head)
@@ -36,7 +39,7 @@ class Output:
             data = data[room:]
         self.tail = (self.tail + data)[-KEPT_BYTES:]
 
-    def write(self):
+    def write(self) -> None:
         """Write both parts, with a line between them where something was left out."""
         left_out = self.size - len(self.head) - len(self.tail)
         middle = f"\n[... {left_out} bytes left out ...]\n".encode() if left_out > 0 else b""
@@ -44,12 +47,12 @@ class Output:
             file.write(self.head + middle + self.tail)
 
 
-def prctl(option, value):
+def prctl(option: int, value: int) -> None:
     """Set a property of this process; a kernel without it is no reason to stop."""
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def descendants():
+def descendants() -> list[int]:
     """Return the pids of all processes below this one, from /proc."""
     parents = {}
     for name in os.listdir("/proc"):
@@ -68,9 +71,9 @@ def descendants():
     return found
 
 
-def reap():
+def reap() -> tuple[dict[int, int], bool]:
     """Collect ended children; return {pid: status}, and whether any child is left."""
-    ended = {}
+    ended: dict[int, int] = {}
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -81,16 +84,19 @@ def reap():
         ended[pid] = status
 
 
-def end_all(statuses):
-    """End every descendant: SIGTERM, a second, SIGKILL; return how many there were."""
-    killed = set()
+def end_all(statuses: dict[int, int], told: list[int]) -> int:
+    """End every descendant: SIGTERM, a second, SIGKILL; return how many there were.
+
+    SIGKILL at once when SIGUSR1 was told.
+    """
+    killed: set[int] = set()
     deadline = time.monotonic() + GRACE_S
     while True:
         ended, left = reap()
         statuses.update(ended)
         if not left:
             return len(killed)
-        late = time.monotonic() > deadline
+        late = signal.SIGUSR1 in told or time.monotonic() > deadline
         for pid in descendants():
             if late or pid not in killed:
                 killed.add(pid)
@@ -98,10 +104,10 @@ def end_all(statuses):
                     os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
                 except ProcessLookupError:
                     pass
-        time.sleep(0.005 if not late else 0.05)
+        time.sleep(0.005)
 
 
-def spawn(command):
+def spawn(command: list[str]) -> tuple[int, int]:
     """Start the command with its output in a pipe; return (pid, pipe)."""
     reading, writing = os.pipe()
     pid = os.fork()
@@ -116,7 +122,8 @@ def spawn(command):
         os.close(reading)
         os.close(writing)
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+        # Python ignores two that a program expects to have; an ignored one is inherited.
+        for number in (signal.SIGPIPE, signal.SIGXFSZ, *STOPPING, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         os.execvp(command[0], command)
     except OSError as error:
@@ -125,7 +132,7 @@ def spawn(command):
         os._exit(127)
 
 
-def watch(pid, pipe, output, statuses, told):
+def watch(pid: int, pipe: int, output: Output, statuses: dict[int, int], told: list[int]) -> None:
     """Read the output until the command ends or we are told to stop."""
     wake, poke = os.pipe()
     os.set_blocking(poke, False)
@@ -143,32 +150,36 @@ def watch(pid, pipe, output, statuses, told):
         statuses.update(reap()[0])
 
 
-def drain(pipe, output):
-    """Take what is still in the pipe, without waiting for writers that live on."""
+def drain(pipe: int, output: Output) -> None:
+    """Take what is still in the pipe, no more than it holds: a writer may live on, and on."""
     os.set_blocking(pipe, False)
+    size = fcntl.fcntl(pipe, F_GETPIPE_SZ)
     try:
-        while data := os.read(pipe, 65536):
+        while size > 0 and (data := os.read(pipe, 65536)):
             output.take(data)
+            size -= len(data)
     except OSError:
         pass
 
 
-def main(run_dir, command):
-    """Run the command; return its exit status as a shell would give it."""
-    told, statuses = [], {}
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+def main(run_dir: str, parent: int, command: list[str]) -> int:
+    """Run the command for the process `parent`; return 0, or 74 where its end cannot be told."""
+    told: list[int] = []
+    statuses: dict[int, int] = {}
+    for number in STOPPING:
         signal.signal(number, lambda n, frame: told.append(n))
     signal.signal(signal.SIGCHLD, lambda n, frame: None)
-    parent = os.getppid()
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    if os.getppid() != parent:
+    if os.getppid() != parent:  # it died before the kernel was asked to tell
         return 1
     output = Output(os.path.join(run_dir, "output.log"))
-    pid, pipe = spawn(command)
-    watch(pid, pipe, output, statuses, told)
-    drain(pipe, output)
-    killed = end_all(statuses)
+    try:
+        pid, pipe = spawn(command)
+        watch(pid, pipe, output, statuses, told)
+        drain(pipe, output)
+    finally:
+        killed = end_all(statuses, told)
     drain(pipe, output)
     status = statuses.get(pid)
     code = None if status is None else os.waitstatus_to_exitcode(status)
@@ -179,10 +190,10 @@ def main(run_dir, command):
             json.dump({"exit_code": code, "told": bool(told), "killed": killed}, file)
         os.replace(place + ".tmp", place)
     except OSError as error:
-        sys.stderr.write(f"the run's folder cannot be written: {error}\n")
+        sys.stderr.write(f"the run folder {run_dir} cannot be written: {error.strerror}\n")
         return 74
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[3:]))
+    sys.exit(main(sys.argv[1], int(sys.argv[2]), sys.argv[4:]))

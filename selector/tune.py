@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from aiak_tune.errors import JobError, NotFoundError, StoreError
+from aiak_tune.errors import JobError, NotFoundError, StoreError, UsageError
 from aiak_tune.optimizations.base import Optimization
 from aiak_tune.optimizations.catalog import CATALOG
 from aiak_tune.profiles.workload import Environment, JobFacts
@@ -19,7 +19,7 @@ from aiak_tune.selector.lock import one_at_a_time
 from aiak_tune.selector.profile_job import job_facts
 from aiak_tune.selector.reporter import Reporter
 from aiak_tune.selector.request import Request, chosen
-from aiak_tune.selector.results import TuningResult, TuningStore
+from aiak_tune.selector.results import Measured, TuningResult, TuningStore, Verdict
 from aiak_tune.selector.starts import Starter
 
 
@@ -33,7 +33,7 @@ def tune(
     """Tune the job; the result is in the store too, from the first trial on.
 
     Raises:
-        UsageError: no command, or an optimization that does not exist.
+        UsageError: no command, an optimization that does not exist, another job's tuning.
         NotFoundError: nothing to resume.
         JobError: the job as written gave no figure (the tuning is stored as failed).
         StoreError: the store failed.
@@ -69,7 +69,10 @@ def _run(
     except KeyboardInterrupt:
         result = ended(replace(campaign.tuning, verdict="interrupted"))
     except JobError as error:
-        failed = replace(campaign.tuning, verdict="failed", verdict_reason=str(error))
+        # What hinders the tool itself later on (a full disk) leaves a tuning to go on with.
+        measured = any(isinstance(t, Measured) for t in campaign.tuning.trials)
+        verdict: Verdict = "interrupted" if measured else "failed"
+        failed = replace(campaign.tuning, verdict=verdict, verdict_reason=str(error))
         with suppress(StoreError):  # the job's error is the one to tell
             store.save(ended(failed))
         raise
@@ -94,6 +97,11 @@ def _resumed(request: Request, store: TuningStore, base: JobFacts) -> TuningResu
         found = store.find(request.resume_id)
         if found is None:
             raise NotFoundError("tuning", request.resume_id)
+        if found.job.fingerprint != base.fingerprint:
+            raise UsageError(
+                f"tuning {found.id} is of another job ({' '.join(found.job.command)}): give the "
+                "same command in the same folder, or leave --resume out"
+            )
     else:
         found = store.last_unfinished(base.fingerprint)
         if found is None:

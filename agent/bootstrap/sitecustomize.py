@@ -23,30 +23,52 @@ class _OwnPackage:
 
 
 class _AfterTorch:
-    """Calls the agent when `import torch` is done; removes itself at the first chance."""
+    """Calls the agent when `import torch` is done, and is gone then.
+
+    A look for torch's spec is no import yet: libraries ask whether it is there long before.
+    """
+
+    searching = False
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        if name != "torch":
+        if name != "torch" or cls.searching:
             return None
-        sys.meta_path.remove(cls)
-        for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find else None
-            if spec is not None:
-                break
-        else:
-            return None
-        if spec.loader is not None:
-            execute = spec.loader.exec_module
+        cls.searching = True
+        try:
+            spec = cls._next_spec(name, path, target)
+        finally:
+            cls.searching = False
+        if spec is not None and spec.loader is not None:
+            cls._follow(spec.loader)
+        return spec
 
-            def exec_module(module):
-                del spec.loader.exec_module
-                execute(module)
+    @classmethod
+    def _next_spec(cls, name, path, target):
+        for finder in list(sys.meta_path):
+            find = getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find and finder is not cls else None
+            if spec is not None:
+                return spec
+        return None
+
+    @classmethod
+    def _follow(cls, loader):
+        execute = getattr(loader, "exec_module", None)
+        if execute is None:
+            return
+
+        def exec_module(module):
+            execute(module)
+            if cls in sys.meta_path:
+                sys.meta_path.remove(cls)
+                vars(loader).pop("exec_module", None)
                 _arm(module)
 
-            spec.loader.exec_module = exec_module
-        return spec
+        try:
+            loader.exec_module = exec_module
+        except AttributeError:  # a loader that takes none: the job goes on without the agent
+            pass
 
 
 def _arm(torch):
@@ -76,7 +98,8 @@ def _tell(name, text):
 def _start():
     if not os.environ.get("AIAK_TUNE_SPEC"):
         return
-    argv = " ".join(getattr(sys, "orig_argv", sys.argv))[:500].replace("\n", " ")
+    # Before 3.10 there is no orig_argv, and before 3.8 no argv yet.
+    argv = " ".join(getattr(sys, "orig_argv", getattr(sys, "argv", [])))[:500].replace("\n", " ")
     _tell(
         "births",
         "%d %d %d.%d %s\n" % ((os.getpid(), os.getppid()) + sys.version_info[:2] + (argv,)),
@@ -99,5 +122,7 @@ def _run_hidden():
             sys.modules.setdefault("sitecustomize", ours)
 
 
-_start()
-_run_hidden()
+try:
+    _start()
+finally:
+    _run_hidden()

@@ -1,6 +1,7 @@
 """The command line as a whole: verbs, `--`, messages, exit codes, signals."""
 
 import argparse
+import logging
 import os
 import signal
 import subprocess
@@ -167,6 +168,22 @@ def test_a_signal_that_is_ignored_stays_ignored(monkeypatch: pytest.MonkeyPatch)
         assert main.main(["tune", "--", "x"]) == 0
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("words", [["-vv", "catalog"], ["catalog", "-v", "-v"]])
+def test_verbose_before_or_after_the_verb(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def keeps(args: argparse.Namespace) -> int:
+        seen.append(args.verbose)
+        return 0
+
+    monkeypatch.setattr(catalog, "run", keeps)
+    assert main.main(words) == 0
+    assert seen == [2]
+    logging.getLogger("aiak_tune").setLevel(logging.NOTSET)
 
 
 def test_a_reader_that_goes_away_is_no_traceback() -> None:

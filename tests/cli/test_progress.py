@@ -169,6 +169,15 @@ def test_left_is_what_is_to_come_and_never_more_than_the_budget(clock: Clock) ->
     assert board.left_s == 20.0 + 14.0
 
 
+def test_the_cost_is_said_with_the_budget(clock: Clock) -> None:
+    board = Board(clock, 90.0)
+    assert board.cost_text(1, None) == (
+        "To come: at most 1 start of the job; the first shows how long one takes; "
+        "--time-budget ends it after 90 s"
+    )
+    assert "about 20 s each: 4 min in all; --time-budget" in board.cost_text(12, 20.0)
+
+
 def test_a_slower_trial_is_no_best(clock: Clock) -> None:
     board = Board(clock)
     for trial in TUNING.trials[:3]:

@@ -16,7 +16,7 @@ from aiak_tune.optimizations.base import Numerics
 from aiak_tune.selector.plan import load_plan, plan_of
 from aiak_tune.selector.reporter import Reporter
 from aiak_tune.selector.request import Request
-from aiak_tune.selector.results import Failed, TuningResult, TuningStore, Verdict
+from aiak_tune.selector.results import Baseline, Failed, TuningResult, TuningStore, Verdict
 
 VERDICTS: list[Verdict] = ["faster", "no_change", "failed", "interrupted"]
 
@@ -228,6 +228,14 @@ def test_a_failed_tuning_shows_the_jobs_last_lines(capsys: pytest.CaptureFixture
     out = _screen(replace(_ended("failed"), trials=(crashed,), verdict_reason="no data"), capsys)
     assert "  Traceback\n  ValueError:  [31mno data\n" in out
     assert "The tuning failed: no data." in out
+
+
+def test_the_job_as_written_is_the_measure_of_its_own_table(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    baseline = Baseline(samples_per_s=2000.0, ci95=None, step_ms=32.0, runs=4)
+    out = _screen(example_tuning(baseline=baseline), capsys)
+    assert "1,049   1.00×" in out
 
 
 def test_hostile_texts_are_printed_and_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:

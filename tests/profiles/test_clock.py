@@ -1,0 +1,204 @@
+"""The step clock: nanoseconds that sum to the step, steps that end where they should."""
+
+from __future__ import annotations
+
+from itertools import cycle, islice
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiak_tune.profiles import clock as module
+from aiak_tune.profiles.clock import (
+    BACKWARD,
+    BATCH_NO_GRAD,
+    FETCH,
+    FORWARD_EVAL_MODE,
+    FORWARD_NO_GRAD,
+    OPTIMIZER,
+    StepClock,
+    StepTimes,
+    drop_mixed,
+    period_of,
+)
+
+
+class Time:
+    """A clock that the test moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1_000
+        monkeypatch.setattr(module, "perf_counter_ns", lambda: self.now)
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["open", "open", "close", "close", "end", "restart"]),
+        st.sampled_from([FETCH, BACKWARD, OPTIMIZER]),
+        st.integers(0, 10**9),
+    ),
+    max_size=60,
+)
+
+
+@given(events=EVENTS)
+def test_every_nanosecond_belongs_to_the_innermost_span(
+    events: list[tuple[str, int, int]],
+) -> None:
+    """Against the plain definition, also where a step ends inside spans."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        time = Time(monkeypatch)
+        clock = StepClock()
+        start, expected = time.now, [0, 0, 0]
+        stack: list[int] = []
+        for what, kind, passed in events:
+            time.now += passed
+            if stack:
+                expected[stack[-1]] += passed
+            if what == "open":
+                clock.open(kind)
+                stack.append(kind)
+            elif what == "close" and stack:
+                clock.close()
+                stack.pop()
+            elif what == "restart":
+                clock.restart()
+                start, expected = time.now, [0, 0, 0]
+            elif what == "end":
+                step = clock.end_update(1)
+                assert step is not None
+                parts = [step.fetch_ns, step.backward_ns, step.optimizer_ns]
+                assert parts == expected
+                assert step.step_ns == time.now - start
+                assert sum(parts) <= step.step_ns
+                start, expected = time.now, [0, 0, 0]
+
+
+def test_steps_follow_each_other_without_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    time = Time(monkeypatch)
+    clock = StepClock()
+    began, total = time.now, 0
+    for passed in (5, 70, 11):
+        time.now += passed
+        step = clock.end_update(1)
+        assert step is not None
+        total += step.step_ns
+    assert total == time.now - began
+
+
+def turns(pattern: str, n: int) -> list[int]:
+    return [ord(c) for c in islice(cycle(pattern), n)]
+
+
+@pytest.mark.parametrize(
+    ("ids", "period"),
+    [
+        ([], None),
+        (turns("a", 1), 1),
+        (turns("a", 9), 1),
+        (turns("ab", 5), None),
+        (turns("ab", 6), 2),
+        (turns("ccccca", 18), 6),
+        (turns("ccccca", 21), 6),
+        (turns("a", 5) + turns("ab", 6), 2),
+        (turns("a", 5) + turns("b", 10), None),
+        (turns("a", 5) + turns("b", 40), 1),
+        ([1, 2, 1, 1, 2, 2, 1, 2, 2, 2, 1, 1, 1], None),
+    ],
+)
+def test_the_period_of_several_optimizers(ids: list[int], period: int | None) -> None:
+    assert period_of(ids) == period
+
+
+@pytest.mark.parametrize("pattern", ["a", "dg", "ccccca", "xyz"])
+@pytest.mark.parametrize("more", [0, 1, 2, 3])
+def test_a_step_ends_with_the_last_optimizer_of_its_turn(pattern: str, more: int) -> None:
+    clock = StepClock()
+    updates = turns(pattern, 3 * len(pattern) + more + 4 * len(pattern))
+    known = 3 * len(pattern) + more
+    for update in updates[:known]:
+        clock.end_update(update)
+    assert clock.settle() == len(pattern)
+    ends = [u for u in updates[known:] if clock.end_update(u) is not None]
+    assert set(ends) == {ord(pattern[-1])} and len(ends) >= 3
+    assert clock.regular
+
+
+def test_an_optimizer_out_of_turn_is_noticed() -> None:
+    clock = StepClock()
+    for update in turns("a", 4):
+        clock.end_update(update)
+    clock.settle()
+    assert clock.end_update(ord("a")) is not None and clock.regular
+    clock.end_update(ord("b"))
+    assert not clock.regular
+
+
+def test_an_irregular_order_has_no_period_and_every_update_ends_a_step() -> None:
+    clock = StepClock()
+    for update in [1, 2, 1, 1, 2, 2, 1]:
+        assert clock.end_update(update) is not None
+    assert clock.settle() is None and clock.period is None
+
+
+def test_samples_are_summed_and_one_unknown_batch_makes_them_unknown() -> None:
+    clock = StepClock()
+    clock.fetched(3)
+    clock.fetched(4)
+    step = clock.end_update(1)
+    assert step is not None and (step.batches, step.samples) == (2, 7)
+    clock.fetched(3)
+    clock.fetched(None)
+    step = clock.end_update(1)
+    assert step is not None and (step.batches, step.samples) == (2, None)
+    step = clock.end_update(1)
+    assert step is not None and (step.batches, step.samples) == (0, None)
+
+
+def steps_with(kind: int, counts: list[int]) -> list[StepTimes]:
+    clock, made = StepClock(), []
+    for count in counts:
+        for _ in range(count):
+            clock.aside(kind)
+        step = clock.end_update(1)
+        assert step is not None
+        made.append(step)
+    return made
+
+
+KINDS = pytest.mark.parametrize("kind", [FORWARD_NO_GRAD, FORWARD_EVAL_MODE, BATCH_NO_GRAD])
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("counts", "kept"),
+    [
+        ([0, 0, 0, 5, 0, 0, 1, 0], 6),  # a validation now and then
+        ([1, 1, 1, 1], 4),  # a teacher in every step
+        ([1, 1, 9, 1, 1], 4),  # a teacher, and a validation
+        ([2, 1, 2, 2, 1], 5),  # a teacher with accumulation
+        ([0, 3, 0, 3, 0, 3], 6),  # every second step: who knows
+        ([0], 1),
+        ([4], 1),
+    ],
+)
+def test_evaluation_is_left_out_unless_most_steps_hold_one(
+    kind: int, counts: list[int], kept: int
+) -> None:
+    assert len(drop_mixed(steps_with(kind, counts))) == kept
+
+
+def test_a_frozen_model_in_eval_mode_is_trained_and_its_validation_still_seen() -> None:
+    clock, made = StepClock(), []
+    for number in range(9):
+        clock.aside(FORWARD_EVAL_MODE)
+        if number == 4:
+            clock.aside(FORWARD_NO_GRAD)
+        step = clock.end_update(1)
+        assert step is not None
+        made.append(step)
+    assert drop_mixed(made) == made[:4] + made[5:]
+
+
+def test_no_step_is_no_step() -> None:
+    assert drop_mixed([]) == []

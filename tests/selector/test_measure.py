@@ -1,0 +1,138 @@
+"""Figures from what ranks left behind."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiak_tune.agent.records import SliceRecord, WindowRecord
+from aiak_tune.agent.spec import RunSpec, SlicePlan
+from aiak_tune.profiles.category import Category
+from aiak_tune.profiles.workload import JobFacts
+from aiak_tune.selector.launch import launch
+from aiak_tune.selector.measure import breakdown_of, profile_of, samples_per_step, throughput
+
+MS = 1_000_000
+BASE = JobFacts(fingerprint="job1:any", command=("python", "train.py"), name="train.py")
+PLAN = SlicePlan()
+
+
+def record(
+    rank: int = 0, ms: int = 10, rows: list[list[int | None]] | None = None, **more: Any
+) -> SliceRecord:
+    rows = rows or [[ms * MS, 0, 0, 0, 1, 1, 32]] * 10
+    window = WindowRecord(wall_ns=sum(r[0] or 0 for r in rows), steps=rows, mixed=0)
+    given: dict[str, Any] = {
+        "pid": 1, "status": "complete", "facts": {}, "environment": {}, "warmup_steps": 3,
+    }  # fmt: skip
+    return SliceRecord(rank=rank, world_size=2, window=window, **given | more)
+
+
+def test_all_samples_over_the_slowest_ranks_wall() -> None:
+    ranks = [record(0, 10), record(1, 20)]
+    assert throughput(ranks) == pytest.approx(640 / 0.2)
+    assert throughput(ranks[:1]) == pytest.approx(320 / 0.1)
+
+
+def test_steps_without_a_batch_count_no_samples() -> None:
+    """Who fetches one ahead has such a step at the end of each epoch."""
+    ahead: list[list[int | None]] = [[MS, 0, 0, 0, 2, 1, 64], [MS, 0, 0, 0, 0, 1, None]]
+    assert samples_per_step(record(rows=ahead * 5)) == 32
+
+
+def unknown(rank: int, **facts: Any) -> SliceRecord:
+    return record(rank, rows=[[10 * MS, 0, 0, 0, 1, 2, None]] * 10, facts=facts)
+
+
+def test_uncounted_samples_come_from_the_batchs_shape() -> None:
+    assert samples_per_step(unknown(0, batch_shapes=[[8, 3]])) == 16
+    assert samples_per_step(unknown(0, batch_shapes=[[]])) is None
+
+
+def test_unknown_samples_are_steps_a_second_with_a_warning(tmp_path: Path) -> None:
+    ranks = [unknown(0), unknown(1)]
+    assert throughput(ranks) == pytest.approx(100), "a step is one of all ranks"
+    assert throughput([record(0), unknown(1)]) == pytest.approx(100)
+    profile = profile_of(ranks, tmp_path, BASE, PLAN)
+    assert profile.steps.samples_per_s is None and profile.steps.samples_per_step is None
+    assert "samples_unknown" in [w.code for w in profile.warnings]
+
+
+def test_the_slowest_rank_makes_the_profile(tmp_path: Path) -> None:
+    profile = profile_of([record(0, 10), record(1, 20)], tmp_path, BASE, PLAN)
+    assert profile.steps.step_ms.mean == 20 and profile.steps.samples_per_step == 64
+    assert [r.step_ms for r in profile.ranks] == [10, 20]
+    assert "no_profiled_steps" in [w.code for w in profile.warnings]
+
+
+def test_a_missing_breakdown_always_has_its_reason(tmp_path: Path) -> None:
+    _, told = breakdown_of(record(warnings=[["amp", "could not be applied"]]), tmp_path)
+    assert [w.code for w in told] == ["amp", "no_profiled_steps"]
+    _, told = breakdown_of(record(warnings=[["own_profiler", "its own"]]), tmp_path)
+    assert [w.code for w in told] == ["own_profiler"]
+    (tmp_path / "trace-0.json").write_text("{")
+    found, told = breakdown_of(record(trace="trace-0.json", profiled=[0]), tmp_path)
+    assert found is None and [w.code for w in told] == ["trace_unreadable"]
+
+
+def test_few_steps_are_flagged(tmp_path: Path) -> None:
+    few = record(rows=[[10 * MS, 0, 0, 0, 1, 1, 32]] * 4)
+    assert "too_few_steps" in [w.code for w in profile_of([few], tmp_path, BASE, PLAN).warnings]
+
+
+JOB = """
+import json, sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Images(Dataset):
+    def __len__(self): return 100_000
+    def __getitem__(self, i):
+        x = torch.rand(48, 96)
+        for _ in range(4): x = torch.sort(x, dim=1)[0].flip(1)
+        return x.flatten()
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(48 * 96, 256), torch.nn.ReLU(), torch.nn.Linear(256, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+batches = iter(DataLoader(Images(), batch_size=8))
+truth = open(sys.argv[1], "w")
+end = time.perf_counter_ns()
+while True:
+    start = time.perf_counter_ns()
+    x = next(batches)
+    fetch = time.perf_counter_ns() - start
+    model(x).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    now = time.perf_counter_ns()
+    print(json.dumps([now - end, fetch]), file=truth, flush=True)
+    end = now
+"""
+
+
+def test_the_wait_for_data_is_the_jobs_own_clocks(tmp_path: Path) -> None:
+    """One real start; the job times each fetch by itself."""
+    script, truth, run_dir = tmp_path / "train.py", tmp_path / "truth", tmp_path / "run"
+    script.write_text(JOB)
+    run_dir.mkdir()
+    plan = SlicePlan(parity=0, warmup=5, steps=40, profiled=3, min_window_s=0.5)
+    spec = RunSpec(run_dir=str(run_dir), slice=plan)
+    outcome = launch([sys.executable, str(script), str(truth)], spec)
+    assert not outcome.faults and len(outcome.results) == 1, outcome.tail
+    profile = profile_of(outcome.results, run_dir, BASE, plan)
+    counted = profile.steps.counted
+    rows = [json.loads(line) for line in truth.read_text().splitlines()[5 : 5 + counted]]
+    step_ms = sum(step for step, _ in rows) / counted / MS
+    wait_ms = sum(fetch for _, fetch in rows) / counted / MS
+    assert profile.breakdown_ms is not None
+    assert profile.steps.samples_per_step == 8
+    assert profile.breakdown_ms[Category.DATA_WAIT] == pytest.approx(wait_ms, abs=0.02 * step_ms)
+    assert profile.steps.step_ms.mean == pytest.approx(step_ms, rel=0.02)
+    assert sum(profile.breakdown_ms.values()) == pytest.approx(profile.steps.step_ms.mean)
+    assert profile.breakdown_ms[Category.COMPUTE] > 0

@@ -92,7 +92,7 @@ def watch_slice(torch: Any, spec: RunSpec, plan: SlicePlan) -> Slice:
 
 def _search_roots(run: Slice) -> None:
     """Find the roots in the first steps, then watch each of them alone."""
-    watch = roots.RootWatch(run.root_called)
+    watch = roots.RootWatch(run.root_called, run.express)
 
     def on_root(module: Any, args: Any, kwargs: Any) -> None:
         run.root_found(module, args, kwargs)

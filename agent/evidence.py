@@ -17,7 +17,6 @@ from aiak_tune.agent.spec import SlicePlan
 
 WATCHED_TENSORS, WATCHED_VALUES = 8, 65_536
 HASHED_VALUES = 4096
-LATE_EVERY = 5  # backwards: to detach a loss takes 2 µs, and no period of optimizers has it
 
 
 class Evidence:
@@ -28,7 +27,6 @@ class Evidence:
         self._keep_losses = plan.parity > 0
         self._losses: list[Any] = []
         self._late: deque[Any] = deque(maxlen=8)
-        self._backwards = 0
         self._roots: dict[int, Any] = {}
         self._optimizers: dict[int, Any] = {}
         self._shapes: tuple[tuple[int, ...], ...] = ()
@@ -85,9 +83,7 @@ class Evidence:
         if self._keep_losses:
             self._losses.append(loss.detach().clone())
         else:
-            self._backwards += 1
-            if self._backwards % LATE_EVERY == 0:
-                self._late.append(loss.detach())
+            self._late.append(loss.detach())
 
     def compared(self) -> None:
         """The steps whose losses are compared are over: the same number in every run."""

@@ -14,10 +14,21 @@ from collections.abc import Callable
 from threading import get_ident, main_thread
 from typing import Any, Protocol
 
+from aiak_tune.agent.express import Express
 from aiak_tune.agent.guest import GUEST, guest
 from aiak_tune.profiles.clock import BACKWARD, OPTIMIZER, StepClock
 
-HIDDEN = ("evidence", "guest", "hooks", "loaders", "profiling", "seeding", "slicing", "whole")
+HIDDEN = (
+    "evidence",
+    "express",
+    "guest",
+    "hooks",
+    "loaders",
+    "profiling",
+    "seeding",
+    "slicing",
+    "whole",
+)
 
 
 class LoaderListener(Protocol):
@@ -32,6 +43,7 @@ class SliceListener(LoaderListener, Protocol):
     """What the hooks of a slice tell."""
 
     clock: StepClock
+    express: Express
 
     def iterator_made(self, iterator: Any, loader: Any) -> None:
         """A loader makes an iterator."""
@@ -47,6 +59,18 @@ class SliceListener(LoaderListener, Protocol):
 
     def update_ended(self, optimizer: Any, *, ran: bool) -> None:
         """The outermost update returned; `ran` False: a scaler skipped the optimizer."""
+        ...
+
+    def express_ended(self) -> None:
+        """An update returned while `express` is on."""
+        ...
+
+    def express_left(self) -> None:
+        """Another optimizer steps while `express` is on."""
+        ...
+
+    def not_simple(self) -> None:
+        """A step ran inside a step, or a scaler around it: no short path for this job."""
         ...
 
     def scaler_used(self) -> None:
@@ -100,9 +124,11 @@ class _Updates:
 
     def before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer's step begins."""
-        frame = sys._getframe(2)  # this method's, `guest`'s, torch's
+        frame = sys._getframe(3)  # this method's, `guest`'s, the hook's, torch's
         if self.running:
             self.forget_ended(frame.f_back)
+        if self.running:
+            self.listener.not_simple()
         if not self.running and not self.scalers:
             Thread.ident = get_ident()
             self.ran = False
@@ -112,7 +138,7 @@ class _Updates:
 
     def after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer's step returned."""
-        frame = sys._getframe(2)
+        frame = sys._getframe(3)
         while self.running:
             self.clock.close()
             if self.running.pop() is frame:
@@ -138,6 +164,7 @@ class _Updates:
         if not self.running and not self.scalers:
             self.ran = False
         self.scalers += 1
+        self.listener.not_simple()
         if enabled:
             self.listener.scaler_used()
 
@@ -154,10 +181,31 @@ def watch_optimizers(listener: SliceListener) -> None:
     from torch.optim import optimizer as module
 
     updates = _Updates(listener)
+    express = listener.express
+    before, after = guest(updates.before), guest(updates.after)
+    ended, left = guest(listener.express_ended), guest(listener.express_left)
+
+    def begins(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if express.on:
+            if id(optimizer) == express.only:
+                return
+            left()
+        before(optimizer, args, kwargs)
+
+    def returned(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if express.on:
+            ended()
+        else:
+            after(optimizer, args, kwargs)
+
     # Never removed: a removal from inside a step would end torch's own loop over the hooks with
     # an error. Detached, they return at once.
-    module.register_optimizer_step_pre_hook(guest(updates.before))
-    module.register_optimizer_step_post_hook(guest(updates.after))
+    module.register_optimizer_step_pre_hook(begins)
+    module.register_optimizer_step_post_hook(returned)
+    _watch_scaler(updates, GradScaler)
+
+
+def _watch_scaler(updates: _Updates, GradScaler: Any) -> None:
 
     plain_step = GradScaler.step
     begins, ended = guest(updates.scaler_begins), guest(updates.scaler_ended)
@@ -209,6 +257,13 @@ def watch_backward(listener: SliceListener) -> None:
     # calls backward keeps its single graph break.
     backward._torchdynamo_disable = True  # type: ignore[attr-defined]
     patch(torch.autograd, "backward", backward)
+
+    def away(there: bool) -> None:
+        old, new = (backward, plain) if there else (plain, backward)
+        if torch.autograd.backward is old and not GUEST.detached:
+            torch.autograd.backward = new
+
+    listener.express.switches.append(away)
 
 
 def hide_from_dynamo(torch: Any) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 from collections import deque
 from threading import get_ident
+from time import perf_counter_ns
 from typing import Any
 
 from aiak_tune.agent.facts import tensors_in
 from aiak_tune.agent.guest import guest
 from aiak_tune.agent.hooks import LoaderListener, SliceListener, Thread, patch
-from aiak_tune.profiles.clock import FETCH
+from aiak_tune.profiles.clock import BATCH_NO_GRAD, FETCH
 
 
 def watch_loaders(listener: LoaderListener) -> None:
@@ -30,13 +31,15 @@ def watch_loaders(listener: LoaderListener) -> None:
 
 def watch_batches(listener: SliceListener) -> None:
     """Tell each batch with its samples, and time the fetch."""
+    import torch
     from torch.utils.data import dataloader
 
     iterator = dataloader._BaseDataLoaderIter
     plain_next: Any = iterator.__next__
     plain_index: Any = iterator._next_index
     plain_init: Any = iterator.__init__
-    clock = listener.clock
+    clock, express = listener.clock, listener.express
+    gradients = torch.is_grad_enabled
     made = guest(listener.iterator_made)
 
     @guest
@@ -52,6 +55,18 @@ def watch_batches(listener: SliceListener) -> None:
         clock.fetched(sizes.popleft() if sizes else leading_size(batch))
         listener.batch_arrived(self, batch)
 
+    @guest
+    def quickly(self: Any, batch: Any) -> None:
+        sizes = self.__dict__.get("_aiak_sizes")
+        size = sizes.popleft() if sizes else leading_size(batch)
+        express.batches += 1
+        if not gradients():
+            express.asides[BATCH_NO_GRAD] += 1
+        elif size is None:
+            express.countable = False
+        else:
+            express.samples += size
+
     # Told now: a loader made in the head of a `for` is gone when its first batch arrives.
     @functools.wraps(plain_init)
     def __init__(self: Any, loader: Any) -> None:
@@ -60,6 +75,13 @@ def watch_batches(listener: SliceListener) -> None:
 
     @functools.wraps(plain_next)
     def __next__(self: Any) -> Any:
+        if express.on:
+            start = perf_counter_ns()
+            batch = plain_next(self)
+            if get_ident() == Thread.ident:
+                express.fetch_ns += perf_counter_ns() - start
+            quickly(self, batch)
+            return batch
         opened = begin()
         try:
             batch = plain_next(self)

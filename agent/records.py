@@ -26,15 +26,14 @@ STATUSES = ("complete", "short", "irregular")
 class WindowRecord:
     """The counted window: clean steps between two device synchronisations, nanoseconds.
 
-    `steps` are rows [step_ns, fetch_ns, backward_ns, optimizer_ns, batches, micro_batches,
-    samples or null], evaluation left out; `wall_ns` is theirs alone.
+    `steps` are rows [step_ns, fetch_ns, batches, micro_batches, samples or null], evaluation left
+    out; `wall_ns` is theirs alone.
     """
 
     wall_ns: int
     steps: list[list[int | None]]
     mixed: int
     updates_skipped: int = 0
-    epochs_crossed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

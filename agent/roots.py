@@ -12,8 +12,10 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
+from aiak_tune.agent.express import Express
 from aiak_tune.agent.guest import GUEST, guest
 from aiak_tune.agent.hooks import Thread
+from aiak_tune.profiles.clock import FORWARD_EVAL_MODE, FORWARD_NO_GRAD
 
 
 def find_roots(on_root: Callable[[Any, Any, Any], None]) -> Callable[[], None]:
@@ -64,8 +66,9 @@ def find_roots(on_root: Callable[[Any, Any, Any], None]) -> Callable[[], None]:
 class RootWatch:
     """Tells each forward of the roots that were added."""
 
-    def __init__(self, called: Callable[[Any, Any, Any], None]) -> None:
+    def __init__(self, called: Callable[[Any, Any, Any], None], express: Express) -> None:
         self._called = guest(called)
+        self._express = express
         self._roots: dict[int, Any] = {}
         self._classes: set[type] = set()
 
@@ -81,6 +84,7 @@ class RootWatch:
         import torch
 
         roots, called, compiling = self._roots, self._called, torch.compiler.is_compiling
+        express, gradients = self._express, torch.is_grad_enabled
         plain = cls.__call__
         own = "__call__" in vars(cls)
 
@@ -88,7 +92,12 @@ class RootWatch:
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
             # A root of a subclass has a wrapper of its own, and its `super` may end here.
             if not compiling() and type(module) is cls and id(module) in roots:
-                called(module, args, kwargs)
+                if not express.on:
+                    called(module, args, kwargs)
+                elif not gradients():
+                    express.asides[FORWARD_NO_GRAD] += 1
+                elif not module.training:
+                    express.asides[FORWARD_EVAL_MODE] += 1
             if own:
                 return plain(module, *args, **kwargs)
             # Not `plain`: torch.fx and others put their own in Module for a while.

@@ -12,11 +12,14 @@ import os
 import signal
 import time
 from pathlib import Path
+from statistics import median
 from time import perf_counter_ns
 from typing import Any
 
 from aiak_tune.agent import facts
 from aiak_tune.agent.evidence import Evidence
+from aiak_tune.agent.express import Express
+from aiak_tune.agent.guest import GUEST
 from aiak_tune.agent.profiling import Profiling
 from aiak_tune.agent.records import SliceRecord, WindowRecord, write_result
 from aiak_tune.agent.seeding import BatchSeeding
@@ -47,6 +50,10 @@ class Slice:
 
     def __init__(self, torch: Any, spec: RunSpec, plan: SlicePlan) -> None:
         self.clock = StepClock()
+        self.express = Express()
+        GUEST.leave.append(self.express.stop)
+        self._simple = True
+        self._optimizer_ns: list[int] = []
         self.applier = Applier(spec.settings)
         self.evidence = Evidence(torch, plan)
         self._torch, self._spec, self._plan = torch, spec, plan
@@ -59,7 +66,8 @@ class Slice:
         self._usual: Asides = (0, 0, 0)
         self._kind: facts.LoaderKind | None = None
         self._seen = self._fetched = self._queued = self._workers = self._skipped = 0
-        self._started_ns = self._progress_ns = self._told = 0
+        self._started_ns = self._told = 0
+        self._look_ns = 0.0
         self._window: WindowRecord | None = None
         self._memory: int | None = None
         self._warmup_done = 0
@@ -116,6 +124,22 @@ class Slice:
         if step is not None:
             self._phase(step)
 
+    def express_left(self) -> None:
+        """Back to the full hooks: they find out what a step is now."""
+        self.express.stop()
+        self.clock.restart()
+
+    def express_ended(self) -> None:
+        """A step of the window ended on the short path."""
+        step = self.express.end()
+        self._steps.append(step)
+        if step.end_ns >= self._look_ns or len(self._steps) >= self._plan.steps:
+            self._look(step)
+
+    def not_simple(self) -> None:
+        """Keep to the full hooks: steps lie in steps, or a scaler skips some."""
+        self._simple = False
+
     def loss_seen(self, loss: Any) -> None:
         """Keep the loss where losses are compared."""
         self.evidence.loss(loss)
@@ -145,6 +169,7 @@ class Slice:
 
     def _warm_up(self, step: StepTimes) -> None:
         self._seen += 1
+        self._optimizer_ns = [*self._optimizer_ns[-9:], step.optimizer_ns]
         self._tell("warm-up")
         plan = self._plan
         if self._seen == plan.parity:
@@ -166,20 +191,26 @@ class Slice:
         self._synchronize()
         self._skipped = 0
         self._phase = self._count
-        self.clock.restart()
-        self._started_ns = perf_counter_ns()
+        self._started_ns = self.clock.restart()
+        self._look_next(self._started_ns)
+        if self._simple and self.clock.period == 1:
+            self.express.start(self._started_ns, self.clock.updates[-1], step.micro_batches)
 
     def _count(self, step: StepTimes) -> None:
         if not self.clock.regular:
             self._start_over()
             return
         self._steps.append(step)
-        elapsed = step.end_ns - self._started_ns
-        if elapsed > self._progress_ns + PROGRESS_EVERY_NS:
-            self._progress_ns = elapsed
+        self._look(step)
+
+    def _look(self, step: StepTimes) -> None:
+        """See whether the window is full; tell the progress now and then."""
+        if step.end_ns >= self._look_ns:
+            self._look_next(step.end_ns)
             self._tell("counting")
-        if not self._window_full(elapsed):
+        if not self._window_full(step.end_ns - self._started_ns):
             return
+        self.express.stop()
         self._synchronize()
         self._close_window(perf_counter_ns() - self._started_ns)
         self._phase = self._profile
@@ -188,11 +219,15 @@ class Slice:
             return
         self._after_profile()
 
+    def _look_next(self, now: int) -> None:
+        latest = self._started_ns + self._plan.max_window_s * 1e9
+        self._look_ns = min(now + PROGRESS_EVERY_NS, latest)
+
     def _start_over(self) -> None:
         """Another optimizer came in: what a step is must be found out anew."""
         self._seen += len(self._steps) + 1
         self._steps.clear()
-        self._told = self._progress_ns = self._extra = 0
+        self._told = self._extra = 0
         self._phase = self._warm_up
         if self.clock.settle() is None and self._seen >= LONGEST_WARMUP:
             self._finish("irregular")
@@ -270,7 +305,7 @@ class Slice:
             world_size=world_size(),
             pid=os.getpid(),
             status=status,
-            facts=self.evidence.facts(self._kind),
+            facts=self._facts(),
             environment=facts.environment_facts(self._torch),
             warmup_steps=self._warmup_done or self._seen,
             window=self._window,
@@ -287,6 +322,13 @@ class Slice:
             warnings=warnings + self.profiling.warnings,
         )
         write_result(self._run_dir, record)
+
+    def _facts(self) -> dict[str, Any]:
+        found = self.evidence.facts(self._kind)
+        if "optimizer_facts" in found and self._optimizer_ns:
+            # Of the warm-up's later steps: the window's short path does not time it.
+            found["optimizer_facts"]["step_ms"] = median(self._optimizer_ns) / 1e6
+        return found
 
     def _wait_for_ranks(self) -> None:
         """Give the other ranks a bounded time to write theirs: an early exit can end them."""

@@ -28,6 +28,7 @@ from torch.utils.data import DataLoader
 from aiak_tune.agent import hooks
 from aiak_tune.agent.arm import watch_slice
 from aiak_tune.agent.guest import GUEST
+from aiak_tune.agent.slicing import Slice
 from aiak_tune.agent.spec import RunSpec, SlicePlan
 from aiak_tune.selector.quantiles import t_quantile
 
@@ -56,8 +57,8 @@ class Job:
             work = torch.tanh(work)
         return nn.functional.cross_entropy(self.model(x + 0 * work), y)
 
-    def steps_us(self, count: int, toggle: bool = False) -> list[float]:
-        """CPU time of each step, fetch to fetch; `toggle`: the guest is away in every second."""
+    def steps_us(self, count: int, toggle: Slice | None = None) -> list[float]:
+        """CPU time of each step, fetch to fetch; `toggle`: that guest is away in every second."""
         took = []
         last = time.thread_time_ns()
         for number, (x, y) in enumerate(self.batches):
@@ -70,20 +71,21 @@ class Job:
             last = now
             if toggle and number >= SETTLE:
                 GUEST.detached = not GUEST.detached
+                toggle.express.on = not GUEST.detached
             if number == SETTLE + count:
                 break
         return took[SETTLE + 1 :]
 
 
 @contextmanager
-def agent() -> Iterator[None]:
+def agent() -> Iterator[Slice]:
     """The hooks of a slice that stays in its window."""
     with tempfile.TemporaryDirectory() as folder:
         GUEST.run_dir, GUEST.detached, GUEST.leave = Path(folder), False, []
         hooks.Thread.ident = threading.get_ident()
         run = watch_slice(torch, RunSpec(run_dir=folder, slice=PLAN), PLAN)
         try:
-            yield
+            yield run
             assert run._steps and not list(Path(folder).glob("fault-*"))
         finally:
             GUEST.detach()
@@ -95,8 +97,9 @@ def hooks_us(job: Job, repeats: int, count: int) -> tuple[list[float], float]:
     """Added microseconds of the hooks' work, each repeat, and the step without it."""
     added, plain = [], []
     for _ in range(repeats):
-        with agent():
-            took = job.steps_us(2 * count, toggle=True)
+        with agent() as run:
+            took = job.steps_us(2 * count, toggle=run)
+            assert run.express.on or GUEST.detached
         away, there = median(took[0::2]), median(took[1::2])
         added.append(there - away)
         plain.append(away)
@@ -108,9 +111,9 @@ def wrappers_us(job: Job, repeats: int, count: int) -> list[float]:
     added = []
     for _ in range(repeats):
         before = median(job.steps_us(count))
-        with agent():
+        with agent() as run:
             job.steps_us(2 * SETTLE)
-            GUEST.detached = True
+            GUEST.detached, run.express.on = True, False
             between = median(job.steps_us(count))
         added.append(between - (before + median(job.steps_us(count))) / 2)
     return added

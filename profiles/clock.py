@@ -41,8 +41,7 @@ class StepTimes(NamedTuple):
     def row(self) -> tuple[int | None, ...]:
         """The step as the slice record has it (agent/records.py)."""
         return (
-            self.step_ns, self.fetch_ns, self.backward_ns, self.optimizer_ns,
-            self.batches, self.micro_batches, self.samples,
+            self.step_ns, self.fetch_ns, self.batches, self.micro_batches, self.samples,
         )  # fmt: skip
 
 
@@ -173,9 +172,11 @@ class StepClock:
         self._begin(now)
         return step
 
-    def restart(self) -> None:
-        """Begin the next step now: the time since the last end (set-up of ours) is nobody's."""
-        self._begin(self._charge())
+    def restart(self) -> int:
+        """Begin the next step now, and say when: the time since the last end is nobody's."""
+        now = self._charge()
+        self._begin(now)
+        return now
 
     def _begin(self, now: int) -> None:
         self._start_ns = now

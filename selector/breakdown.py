@@ -20,7 +20,7 @@ from aiak_tune.selector.windows import summary
 
 UNEVEN = 0.10
 INFLATED = 1.05
-STEP, FETCH, BACKWARD, OPTIMIZER, BATCHES, MICRO, SAMPLES = range(7)
+STEP, FETCH, BATCHES, MICRO, SAMPLES = range(5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,9 @@ class Campaign:
         self._catalog = {entry.name: entry for entry in catalog}
         self._starter = starter
         self._began = time.monotonic()
-        self._best_steps: tuple[float, ...] = ()
+        # By the reach of the numerics class: lossless settings race with lossless ones alone, so
+        # that the best of them is known beside a faster one that changes numerics.
+        self._best_steps: dict[int, tuple[float, ...]] = {}
         self.tuning = tuning
 
     def run(self) -> TuningResult:
@@ -113,7 +115,7 @@ class Campaign:
             self._change(trials=(trial,))
             raise JobError(f"the job as written is no baseline: {trial.reason}")
         self._starter.learn(trial.duration_s, trial.step_ms)
-        self._best_steps = step_times_ms(start.rank)
+        self._best_steps[0] = step_times_ms(start.rank)
         self._change(
             trials=(trial,),
             job=profile.job,
@@ -142,13 +144,13 @@ class Campaign:
             if numerics_of(settings, self._catalog, profile).reach > self._request.numerics.reach:
                 study.tell(settings, None, failed=True)
                 continue
-            trial = self._trial(settings, baseline)
+            trial = self._trial(settings, baseline, profile)
             told = _told(trial)
             study.tell(told.settings, told.value, told.failed)
             self._change(trials=(*self.tuning.trials, trial))
             self._reporter.trial_ended(trial, baseline=baseline.samples_per_s)
 
-    def _trial(self, settings: Settings, baseline: Measured) -> Trial:
+    def _trial(self, settings: Settings, baseline: Measured, profile: WorkloadProfile) -> Trial:
         number = len(self.tuning.trials)
         plan = replace(
             self._request.slice,
@@ -157,13 +159,14 @@ class Campaign:
             profiled=min(SEARCH_PROFILED, self._request.slice.profiled),
         )
         what = f"trial {number} of at most {self._request.trials - 1}"
-        start = self._starter.start(what, settings, plan, self._loses)
+        reach = numerics_of(settings, self._catalog, profile).reach
+        start = self._starter.start(what, settings, plan, lambda told: self._loses(told, reach))
         try:
             breakdown = None
             if start.problem is None:
                 found, _ = breakdown_of(start.rank, start.run_dir)
                 breakdown = None if found is None else found.breakdown_ms
-                self._remember(start)
+                self._remember(start, reach)
             return trial_of(
                 number, start, plain=baseline.work, breakdown=breakdown,
                 keep_log=self._request.keep_logs,
@@ -171,19 +174,25 @@ class Campaign:
         finally:
             self._starter.forget(start)
 
-    def _loses(self, progress: Progress) -> str | None:
+    def _best_of(self, reach: int) -> tuple[float, ...]:
+        """Return the steps of the fastest start whose settings reach no further; () for none."""
+        known = [steps for r, steps in self._best_steps.items() if r <= reach]
+        return min(known, key=median, default=())
+
+    def _loses(self, progress: Progress, reach: int) -> str | None:
         """End a clear loser early; the baseline's own forced runs are never ended."""
-        if not (self._best_steps and progress.steps_ms) or self._request.force_confirmation:
+        best = self._best_of(reach)
+        if not (best and progress.steps_ms) or self._request.force_confirmation:
             return None
-        if not clearly_slower(progress.steps_ms, self._best_steps):
+        if not clearly_slower(progress.steps_ms, best):
             return None
-        slow = median(progress.steps_ms) / median(self._best_steps) - 1
+        slow = median(progress.steps_ms) / median(best) - 1
         return f"{PRUNED}: after {len(progress.steps_ms)} steps {slow:.0%} behind the best so far"
 
-    def _remember(self, start: Start) -> None:
-        steps = step_times_ms(start.rank)
-        if not self._best_steps or median(steps) < median(self._best_steps):
-            self._best_steps = steps
+    def _remember(self, start: Start, reach: int) -> None:
+        steps, best = step_times_ms(start.rank), self._best_steps.get(reach)
+        if best is None or median(steps) < median(best):
+            self._best_steps[reach] = steps
 
     def _affordable(self, *, reserve: bool = False) -> bool:
         """Whether another start fits in the time budget, with the confirmation's kept free."""

@@ -27,7 +27,6 @@ from aiak_tune.profiles.workload import (
 from aiak_tune.selector.breakdown import (
     BATCHES,
     MICRO,
-    OPTIMIZER,
     SAMPLES,
     STEP,
     RankBreakdown,
@@ -107,9 +106,8 @@ def job_of(record: SliceRecord, base: JobFacts) -> JobFacts:
     """Return the job's facts: `base` is what the command alone told."""
     facts = record.facts
     optimizer = _facts(OptimizerFacts, facts.get("optimizer_facts"))
-    if optimizer is not None and "cpu" in optimizer.devices:
-        window = window_of(record)
-        optimizer = replace(optimizer, step_ms=mean_of(window, OPTIMIZER) / 1e6)
+    if optimizer is not None and "cpu" not in optimizer.devices:
+        optimizer = replace(optimizer, step_ms=None)  # the host's time to issue it says little
     return replace(
         base,
         model_fingerprint=facts.get("model_fingerprint"),

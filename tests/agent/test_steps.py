@@ -19,11 +19,9 @@ from torch.utils.data import DataLoader
 
 from aiak_tune.agent.records import SliceRecord
 from aiak_tune.selector.breakdown import (
-    BACKWARD,
     BATCHES,
     FETCH,
     MICRO,
-    OPTIMIZER,
     SAMPLES,
     STEP,
 )
@@ -32,7 +30,7 @@ from aiak_tune.selector.breakdown import (
 def check_sums(record: SliceRecord) -> None:
     for row in rows(record):
         values = [v or 0 for v in row]
-        assert values[FETCH] + values[BACKWARD] + values[OPTIMIZER] <= values[STEP]
+        assert values[FETCH] <= values[STEP]
     assert record.window is not None
     steps = sum(v or 0 for v in column(record, STEP))
     assert steps <= record.window.wall_ns <= steps + 5_000_000
@@ -43,7 +41,8 @@ def test_a_plain_loop(tmp_path: Path) -> None:
     assert record.status == "complete" and record.warmup_steps == 3
     assert len(rows(record)) == 6
     assert column(record, SAMPLES) == [8] * 6 and column(record, MICRO) == [1] * 6
-    assert all((row[FETCH] or 0) > 0 and (row[BACKWARD] or 0) > 0 for row in rows(record))
+    assert all((row[FETCH] or 0) > 0 for row in rows(record))
+    assert record.facts["optimizer_facts"]["step_ms"] > 0
     assert record.moved and record.facts["optimizer"] == "SGD"
     assert not record.facts["grad_scaler"]
     check_sums(record)

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 
-class Busy(Dataset):
+class Busy(Dataset[torch.Tensor]):
     """Samples that cost real work on the CPU."""
 
     def __len__(self) -> int:

@@ -20,7 +20,7 @@ NS = st.integers(0, 10**10)
 
 def window(*steps: tuple[int, int], mixed: int = 0) -> WindowRecord:
     """Clean steps of (step, fetch) nanoseconds."""
-    rows: list[list[int | None]] = [[step, fetch, 0, 0, 1, 1, 8] for step, fetch in steps]
+    rows: list[list[int | None]] = [[step, fetch, 1, 1, 8] for step, fetch in steps]
     return WindowRecord(wall_ns=sum(s for s, _ in steps), steps=rows, mixed=mixed)
 
 

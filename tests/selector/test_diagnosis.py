@@ -11,7 +11,7 @@ from aiak_tune.selector.launch import SLICE_OVER, Outcome
 ENDED = Outcome(
     exit_code=0, results=(), births=(), torch_births=0, faults=(), tail="", duration_s=1.0
 )
-WINDOW = WindowRecord(wall_ns=10, steps=[[10, 0, 0, 0, 1, 1, 8]], mixed=0)
+WINDOW = WindowRecord(wall_ns=10, steps=[[10, 0, 1, 1, 8]], mixed=0)
 MEASURED = SliceRecord(
     rank=0, world_size=1, pid=1, status="complete", facts={}, environment={}, warmup_steps=4,
     window=WINDOW,

@@ -24,7 +24,7 @@ PLAN = SlicePlan()
 def record(
     rank: int = 0, ms: int = 10, rows: list[list[int | None]] | None = None, **more: Any
 ) -> SliceRecord:
-    rows = rows or [[ms * MS, 0, 0, 0, 1, 1, 32]] * 10
+    rows = rows or [[ms * MS, 0, 1, 1, 32]] * 10
     window = WindowRecord(wall_ns=sum(r[0] or 0 for r in rows), steps=rows, mixed=0)
     given: dict[str, Any] = {
         "pid": 1, "status": "complete", "facts": {}, "environment": {}, "warmup_steps": 3,
@@ -40,12 +40,12 @@ def test_all_samples_over_the_slowest_ranks_wall() -> None:
 
 def test_steps_without_a_batch_count_no_samples() -> None:
     """Who fetches one ahead has such a step at the end of each epoch."""
-    ahead: list[list[int | None]] = [[MS, 0, 0, 0, 2, 1, 64], [MS, 0, 0, 0, 0, 1, None]]
+    ahead: list[list[int | None]] = [[MS, 0, 2, 1, 64], [MS, 0, 0, 1, None]]
     assert samples_per_step(record(rows=ahead * 5)) == 32
 
 
 def unknown(rank: int, **facts: Any) -> SliceRecord:
-    return record(rank, rows=[[10 * MS, 0, 0, 0, 1, 2, None]] * 10, facts=facts)
+    return record(rank, rows=[[10 * MS, 0, 1, 2, None]] * 10, facts=facts)
 
 
 def test_uncounted_samples_come_from_the_batchs_shape() -> None:
@@ -80,7 +80,7 @@ def test_a_missing_breakdown_always_has_its_reason(tmp_path: Path) -> None:
 
 
 def test_few_steps_are_flagged(tmp_path: Path) -> None:
-    few = record(rows=[[10 * MS, 0, 0, 0, 1, 1, 32]] * 4)
+    few = record(rows=[[10 * MS, 0, 1, 1, 32]] * 4)
     assert "too_few_steps" in [w.code for w in profile_of([few], tmp_path, BASE, PLAN).warnings]
 
 

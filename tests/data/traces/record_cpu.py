@@ -49,7 +49,7 @@ def record(folder: Path, name: str, *, sleep_s: float, workers: int, log_s: floa
             fetched = time.perf_counter()
             loss = torch.nn.functional.mse_loss(model(x), y)
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             time.sleep(log_s)
             end = time.perf_counter()

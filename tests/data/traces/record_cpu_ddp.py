@@ -36,5 +36,5 @@ def rank_main(rank: int, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    spawn(rank_main, args=(sys.argv[1],), nprocs=2)  # type: ignore[no-untyped-call]
+    spawn(rank_main, args=(sys.argv[1],), nprocs=2)
     (Path(sys.argv[1]) / "rendezvous").unlink(missing_ok=True)

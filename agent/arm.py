@@ -14,6 +14,7 @@ from typing import Any
 
 from aiak_tune.agent import hooks, loaders, profiling, roots, seeding
 from aiak_tune.agent.guest import GUEST, guest
+from aiak_tune.agent.protect import redirect_saves
 from aiak_tune.agent.settings import Applier
 from aiak_tune.agent.slicing import Slice, rank
 from aiak_tune.agent.spec import SPEC_VARIABLE, RunSpec, SlicePlan
@@ -65,6 +66,7 @@ def _forked() -> None:
 
 def _arm_slice(torch: Any, spec: RunSpec, plan: SlicePlan) -> None:
     _die_with_parent()
+    redirect_saves(torch, Path(spec.run_dir))
     run = watch_slice(torch, spec, plan)
     early = guest(run.ended_early)
     pid = os.getpid()
@@ -133,7 +135,6 @@ def _arm_whole(torch: Any, spec: RunSpec) -> None:
     """The whole job under a plan: apply, check the model, and get out of the way."""
     run = WholeRun(torch, spec, Applier(spec.settings))
     hooks.hide_from_dynamo(torch)
-    run.applier.stage(Stage.PROCESS, torch)
     run.arm()
 
 

@@ -62,7 +62,7 @@ class SliceListener(LoaderListener, Protocol):
         ...
 
     def express_ended(self) -> None:
-        """An update returned while `express` is on."""
+        """It is time for a look at the steps that `express` holds."""
         ...
 
     def express_left(self) -> None:
@@ -194,7 +194,8 @@ def watch_optimizers(listener: SliceListener) -> None:
 
     def returned(optimizer: Any, args: Any, kwargs: Any) -> None:
         if express.on:
-            ended()
+            if express.tick():
+                ended()
         else:
             after(optimizer, args, kwargs)
 

@@ -61,9 +61,9 @@ def watch_batches(listener: SliceListener) -> None:
         size = sizes.popleft() if sizes else leading_size(batch)
         express.batches += 1
         if not gradients():
-            express.asides[BATCH_NO_GRAD] += 1
+            express.aside(BATCH_NO_GRAD)
         elif size is None:
-            express.countable = False
+            express.uncounted += 1
         else:
             express.samples += size
 
@@ -80,7 +80,12 @@ def watch_batches(listener: SliceListener) -> None:
             batch = plain_next(self)
             if get_ident() == Thread.ident:
                 express.fetch_ns += perf_counter_ns() - start
-            quickly(self, batch)
+            sizes = self.__dict__.get("_aiak_sizes")
+            if sizes and gradients():
+                express.batches += 1
+                express.samples += sizes.popleft()
+            else:
+                quickly(self, batch)
             return batch
         opened = begin()
         try:
@@ -88,7 +93,8 @@ def watch_batches(listener: SliceListener) -> None:
         finally:
             if opened:
                 clock.close()
-        arrived(self, batch)
+        # The window may have begun while another thread was in its fetch.
+        (quickly if express.on else arrived)(self, batch)
         return batch
 
     @functools.wraps(plain_index)

@@ -95,9 +95,9 @@ class RootWatch:
                 if not express.on:
                     called(module, args, kwargs)
                 elif not gradients():
-                    express.asides[FORWARD_NO_GRAD] += 1
+                    express.aside(FORWARD_NO_GRAD)
                 elif not module.training:
-                    express.asides[FORWARD_EVAL_MODE] += 1
+                    express.aside(FORWARD_EVAL_MODE)
             if own:
                 return plain(module, *args, **kwargs)
             # Not `plain`: torch.fx and others put their own in Module for a while.

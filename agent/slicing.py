@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from statistics import median
@@ -130,11 +131,21 @@ class Slice:
         self.clock.restart()
 
     def express_ended(self) -> None:
-        """A step of the window ended on the short path."""
-        step = self.express.end()
-        self._steps.append(step)
-        if step.end_ns >= self._look_ns or len(self._steps) >= self._plan.steps:
-            self._look(step)
+        """Take the steps of the window's short path, and look at them."""
+        self._steps += self.express.take()
+        self._look(self._steps[-1])
+        self._express_on()
+
+    def _express_on(self) -> None:
+        """Say when the next look is due: for progress, or when the window may be full."""
+        plan, express = self._plan, self.express
+        express.look_ns = self._look_ns
+        express.want = plan.steps - len(self._steps)
+        if express.want <= 0:
+            express.want = 1
+            least = self._started_ns + plan.min_window_s * 1e9
+            if self._steps[-1].end_ns < least:
+                express.want, express.look_ns = sys.maxsize, min(express.look_ns, least)
 
     def not_simple(self) -> None:
         """Keep to the full hooks: steps lie in steps, or a scaler skips some."""
@@ -195,6 +206,7 @@ class Slice:
         self._look_next(self._started_ns)
         if self._simple and self.clock.period == 1:
             self.express.start(self._started_ns, self.clock.updates[-1], step.micro_batches)
+            self._express_on()
 
     def _count(self, step: StepTimes) -> None:
         if not self.clock.regular:
@@ -283,6 +295,7 @@ class Slice:
         if not self.clock.updates:
             return  # a launcher, a data worker: not a rank
         whole = self._window is not None
+        self._steps += self.express.take() if self.express.on else []
         if not whole and self._steps:
             self._close_window(self._steps[-1].end_ns - self._started_ns)
         self.profiling.stop()

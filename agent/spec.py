@@ -41,7 +41,9 @@ class SlicePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
-    """One start of the job. `slice` None: the whole job runs (`aiak-tune run`).
+    """One start of the job. `versions`: torch and cuda that a plan was made with, "" unchecked.
+
+    `slice` None: the whole job runs (`aiak-tune run`).
 
     `supervised`: somebody ends the whole process tree as soon as the slice is over.
     """
@@ -50,6 +52,7 @@ class RunSpec:
     settings: Settings = field(default_factory=dict)
     slice: SlicePlan | None = None
     model_fingerprint: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     supervised: bool = False
     schema: int = SCHEMA

@@ -36,12 +36,18 @@ class WholeRun:
         self._loaders: list[facts.LoaderKind] = []
         self._stopped: str | None = None
         self._updates = 0
-        self._done = False
+        self._done = self._marked = False
         self._stop_search: Any = None
         self._stepped: set[int] = set()
 
     def arm(self) -> None:
-        """Install what the settings need."""
+        """Install what the settings need; nothing where torch is not the plan's."""
+        apart = self._other_versions()
+        if apart:
+            self._stopped = f"the plan was made with {apart} here: nothing of it is applied"
+            self._report()
+            return
+        self.applier.stage(Stage.PROCESS, self._torch)
         from torch.optim import optimizer as module
 
         self._remember_optimizers(module.Optimizer)
@@ -52,6 +58,15 @@ class WholeRun:
         module.register_optimizer_step_pre_hook(guest(self._before_step))
         module.register_optimizer_step_post_hook(guest(self._after_step))
 
+    def _other_versions(self) -> str | None:
+        """Say which of torch and CUDA is another one, in what can turn a gain around."""
+        here = {"torch": self._torch.__version__, "cuda": self._torch.version.cuda or ""}
+        for name, was in self._spec.versions.items():
+            now = here.get(name, "")
+            if was and was.split("+")[0].split(".")[:2] != now.split("+")[0].split(".")[:2]:
+                return f"{name} {was}, and it is {now or 'not there'}"
+        return None
+
     def loader_started(self, loader: Any) -> None:
         """Apply loader settings to loaders that training may iterate, and to their like later."""
         if self._stopped or not self._torch.is_grad_enabled():
@@ -61,7 +76,13 @@ class WholeRun:
             return
         if not known:
             self._loaders.append(facts.LoaderKind(loader))
-        self.applier.stage(Stage.LOADER, loader)
+        self._stage(Stage.LOADER, loader)
+
+    def _stage(self, stage: Stage, target: Any) -> None:
+        self.applier.stage(stage, target)
+        if self.applier.applied and not self._marked:
+            self._marked = True  # a crash from here on may be the plan's
+            self._report()
 
     def root_found(self, module: Any, args: Any, kwargs: Any) -> None:
         """Before a root's first training forward: is it the model that the plan is for?"""
@@ -75,7 +96,7 @@ class WholeRun:
         if first:
             self._check(module, args, kwargs)
         if not self._stopped:
-            self.applier.stage(Stage.MODEL, module)
+            self._stage(Stage.MODEL, module)
 
     def _check(self, module: Any, args: Any, kwargs: Any) -> None:
         expected = self._spec.model_fingerprint
@@ -85,8 +106,9 @@ class WholeRun:
         if not any(expected in facts.fingerprints(module, n, shapes) for n in self._optimizers):
             self._stopped = (
                 "the model, its optimizer or its batch is not the one that the plan was made for: "
-                "nothing further is applied"
+                "nothing further is applied, and what was is taken back"
             )
+            self.applier.undo()
             self._report()
 
     def _remember_optimizers(self, cls: Any) -> None:
@@ -107,7 +129,7 @@ class WholeRun:
         if id(optimizer) not in self._stepped:
             self._stepped.add(id(optimizer))
             if not self._stopped:
-                self.applier.stage(Stage.OPTIMIZER, optimizer)
+                self._stage(Stage.OPTIMIZER, optimizer)
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._done:
@@ -125,6 +147,7 @@ class WholeRun:
         """Tell the tool how far it came and what took effect."""
         told = {
             "updates": self._updates,
+            "applied": bool(self.applier.applied),
             "stopped": self._stopped,
             "effects": self.applier.effects(),
             "problems": self.applier.problems,

@@ -7,6 +7,7 @@ Parts: demo (the README's tuning, then whole jobs with and without its plan, in 
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import shutil
@@ -73,10 +74,10 @@ def demo(folder: Path, quick: bool) -> list[dict[str, Any]]:
             against="the job as written", interval=tuple(best["ci95"]),
             note=f"{settings}; fresh processes in turn; the interval is the sequential test's")
     )  # fmt: skip
-    epochs = ["--epochs", "2" if quick else "6"]
+    epochs = ["--epochs", "2" if quick else "5"]
     with_plan = [*TUNE, "run", "--plan", str(plan), "--", *VISION, *epochs]
     plain, tuned = in_turn(
-        2 if quick else 4,
+        2 if quick else 3,
         lambda: seconds([*VISION, *epochs]),
         lambda: seconds(with_plan),
     )
@@ -94,15 +95,26 @@ def startup(folder: Path, quick: bool) -> list[dict[str, Any]]:
     from aiak_tune.agent.spec import RunSpec, SlicePlan
     from aiak_tune.selector.launch import job_environment
 
+    # As pip leaves an installed package, whatever PYTHONDONTWRITEBYTECODE says here.
+    for layer in ("agent", "ops", "optimizations", "profiles", "src", "selector"):
+        compileall.compile_dir(ROOT / layer, quiet=2)
     run_dir = folder / "startup"
     run_dir.mkdir()
     spec = RunSpec(run_dir=str(run_dir), slice=SlicePlan())
     (run_dir / "spec.json").write_text(spec.dump())
     agent = job_environment(run_dir, {})
     job = [PYTHON, "-c", "import torch"]
-    supervisor = [PYTHON, "-I", "-S", str(ROOT / "selector" / "supervisor.py"), str(run_dir), "--"]
+    supervisor = [
+        PYTHON,
+        "-I",
+        "-S",
+        str(ROOT / "selector" / "supervisor.py"),
+        str(run_dir),
+        str(os.getpid()),
+        "--",
+    ]
     plain, armed, supervised = in_turn(
-        5 if quick else 25,
+        5 if quick else 15,
         lambda: seconds(job),
         lambda: seconds(job, agent),
         lambda: seconds([*supervisor, *job], agent),
@@ -127,12 +139,12 @@ def overhead(folder: Path, quick: bool) -> list[dict[str, Any]]:
     """What the agent adds to a step outside the profiled ones."""
     script = [PYTHON, str(ROOT / "benchmarks" / "agent_overhead.py")]
     found = subprocess.run(script, check=True, capture_output=True, text=True, cwd=ROOT)
-    told = json.loads(found.stdout)
-    note = f"steps of {told['step_ms']:.2f} ms, blocks with and without the agent in turn"
+    units = {"us": "µs a step", "share": "of the step"}
     return [
-        row("agent_overhead_us", told["overhead_us"], unit="µs a step", note=note),
-        row("agent_overhead_share", told["overhead_share"], unit="of the step", note=note),
-    ]
+        row(r["name"], r["samples"], unit=units[r["unit"]], statistic="mean",
+            against=r["against"], note=r["note"])
+        for r in json.loads(found.stdout)["rows"]
+    ]  # fmt: skip
 
 
 def truth(folder: Path, quick: bool) -> list[dict[str, Any]]:

@@ -88,4 +88,4 @@ def _next(profile: WorkloadProfile, findings: Sequence[FindingRecord]) -> Iterat
         yield output.plain("Nothing in the catalog fits this job: a tuning has nothing to try.")
         return
     command = verdict.job_words(profile.job.command)
-    yield output.command(f"Next, to measure what fits: aiak-tune tune -- {command}")
+    yield output.command(f"Next, to measure what fits: {verdict.program()} tune -- {command}")

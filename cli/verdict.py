@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from aiak_tune.cli.messages import clean
 from aiak_tune.cli.options import PLAN_FILE
 from aiak_tune.cli.output import interval, ratio, settings_names
 from aiak_tune.selector.results import TuningResult
+
+NAME = "aiak-tune"
 
 
 def verdict_sentence(tuning: TuningResult) -> str:
@@ -39,10 +44,10 @@ def verdict_sentence(tuning: TuningResult) -> str:
 def next_step(tuning: TuningResult, *, plan: str = str(PLAN_FILE)) -> str:
     """Say what to do after the verdict, with the command to copy."""
     command = job_words(tuning.job.command)
-    resume = f"aiak-tune tune --resume {clean(tuning.id)} -- {command}"
+    resume = f"{program()} tune --resume {clean(tuning.id)} -- {command}"
     match tuning.verdict:
         case "faster" if tuning.best is not None:
-            return f"Next: aiak-tune run --plan {clean(shlex.quote(plan))} -- {command}"
+            return f"Next: {program()} run --plan {clean(shlex.quote(plan))} -- {command}"
         case "no_change":
             return f"Next: run it as it is: {command}"
         case "interrupted":
@@ -50,7 +55,14 @@ def next_step(tuning: TuningResult, *, plan: str = str(PLAN_FILE)) -> str:
         case "running":
             return f"Next, if it was killed: {resume}"
         case _:
-            return f"Next, when that is mended: aiak-tune tune -- {command}"
+            return f"Next, when that is mended: {program()} tune -- {command}"
+
+
+def program() -> str:
+    """Return the command as the user can type it again: its path where PATH does not have it."""
+    if shutil.which(NAME) is None and Path(sys.argv[0]).name == NAME:
+        return clean(shlex.quote(sys.argv[0]))
+    return NAME
 
 
 def job_words(command: Sequence[str]) -> str:

@@ -61,7 +61,7 @@ class FusedOptimizer(Optimization):
         if refusal is not None:
             return Finding(fits=False, reason=refusal)
         now = "foreach" if facts.foreach else "plain"
-        reason = f"{facts.cls} updates {facts.parameters} tensors with torch's {now} code"
+        reason = f"{facts.cls} updates {facts.parameters:,} parameters with torch's {now} code"
         if facts.step_ms is None:
             return Finding(fits=True, reason=f"{reason}; its time was not measured")
         step_ms = profile.steps.step_ms.mean

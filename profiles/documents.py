@@ -101,12 +101,14 @@ def parse(text: str, *, what: str) -> object:
     """Return the JSON or YAML in `text`; ProfileError names `what` when it is neither."""
     try:
         return json.loads(text)
+    except RecursionError:
+        raise ProfileError(f"{what} is nested too deeply to be a document of ours") from None
     except ValueError as json_error:
         import yaml
 
         try:
             document = yaml.safe_load(text)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, RecursionError):
             raise ProfileError(f"{what} is not valid JSON or YAML: {json_error}") from None
         if not isinstance(document, dict):
             raise ProfileError(f"{what} is not valid JSON or YAML: {json_error}") from None

@@ -209,7 +209,7 @@ class Campaign:
     def _verdict(self, baseline: Measured, profile: WorkloadProfile) -> TuningResult:
         ranked = self._ranked(profile)
         if len(self.tuning.trials) < 2:
-            return self._no_change("the time budget left no room for a trial", baseline, [])
+            return self._out_of_time(baseline)
         if not ranked:
             return self._no_change("no trial gave a figure", baseline, [])
         faster = [t for t in ranked if t.samples_per_s > baseline.samples_per_s]
@@ -225,6 +225,15 @@ class Campaign:
             if outcomes[0].decision and outcomes[0].decision.decision != "faster":
                 break  # it was not the gate: what was slower in its trial will not do better
         return self._no_change(_why(tried), baseline, tried)
+
+    def _out_of_time(self, baseline: Measured) -> TuningResult:
+        each = median(self._starter.durations or [baseline.duration_s])
+        needed = (2 + 2 * self._request.min_pairs) * each
+        reason = (
+            f"the time budget left no room for a trial: at {each:.0f} s a start, one trial and its "
+            f"confirmation want about {needed:.0f} s; go on with --resume and more --time-budget"
+        )
+        return self._finish("interrupted", reason, baseline)
 
     def _ranked(self, profile: WorkloadProfile) -> list[Measured]:
         """Return the trials, the best first; of those within 2% of the best the simplest first."""

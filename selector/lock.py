@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +13,12 @@ from pathlib import Path
 from aiak_tune.errors import JobError, UsageError
 
 POLL_S = 0.5
+NAME = "aiak-tune.lock"
+
+
+def machine_lock() -> Path:
+    """Return the machine's lock: one for all users, whatever their data folders."""
+    return Path(tempfile.gettempdir()) / NAME
 
 
 @contextmanager
@@ -27,11 +34,11 @@ def one_at_a_time(
         JobError: the file cannot be made.
     """
     try:
-        handle = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        handle = _opened(place)
     except OSError as error:
         raise JobError(
             f"the lock {place} cannot be made ({error.strerror}): free some space or set "
-            "XDG_DATA_HOME to a folder that can be written"
+            "TMPDIR to a folder that can be written"
         ) from error
     try:
         if not _taken(handle):
@@ -48,6 +55,17 @@ def one_at_a_time(
         yield
     finally:
         os.close(handle)
+
+
+def _opened(place: Path) -> int:
+    """Open the lock; another user's, which cannot be written, can still be waited for."""
+    for flags in (os.O_RDWR, os.O_RDONLY, os.O_RDWR | os.O_CREAT):
+        try:
+            return os.open(place, flags | os.O_CLOEXEC, 0o644)
+        except (FileNotFoundError, PermissionError):
+            if flags & os.O_CREAT:
+                raise
+    raise AssertionError("the last flags return or raise")
 
 
 def _taken(handle: int) -> bool:

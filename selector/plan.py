@@ -136,6 +136,18 @@ def _check_params(entry: Optimization, params: Params) -> None:
         if not any(_same_type(value, choice) for choice in choices):
             types = " or ".join(sorted({type(choice).__name__ for choice in choices}))
             raise PlanError(f"{entry.name}.{parameter} is {value!r}: expected {types}")
+        if value not in choices:
+            raise PlanError(
+                f"{entry.name}.{parameter} is {value!r}: this version knows {_known(choices)}"
+            )
+
+
+def _known(choices: Sequence[Scalar]) -> str:
+    """Return "1 to 64" for many numbers, else the choices."""
+    numbers = [c for c in choices if type(c) in (int, float)]
+    if len(numbers) == len(choices) > 4:
+        return f"{min(numbers)} to {max(numbers)}"
+    return ", ".join(str(c) for c in choices)
 
 
 def _same_type(value: Scalar, choice: Scalar) -> bool:

@@ -7,34 +7,18 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from aiak_tune.errors import JobError, UsageError
+from aiak_tune.errors import JobError
 from aiak_tune.optimizations.base import Finding, Optimization
 from aiak_tune.optimizations.catalog import CATALOG, judge
-from aiak_tune.profiles.fingerprint import job_fingerprint
-from aiak_tune.profiles.workload import JobFacts, WorkloadProfile
+from aiak_tune.profiles.workload import WorkloadProfile
 from aiak_tune.selector.folders import data_folder, made
+from aiak_tune.selector.job import job_facts
+from aiak_tune.selector.lock import machine_lock, one_at_a_time
 from aiak_tune.selector.measure import profile_of
-from aiak_tune.selector.redaction import redact_command
 from aiak_tune.selector.reporter import Reporter
 from aiak_tune.selector.request import Request, chosen
 from aiak_tune.selector.results import FindingRecord
 from aiak_tune.selector.starts import Start, Starter
-
-
-def job_facts(command: Sequence[str]) -> JobFacts:
-    """Return what the command alone tells of the job.
-
-    Raises:
-        UsageError: no command.
-        JobError: its program cannot be found.
-    """
-    if not command:
-        raise UsageError("no training command: put it after --, as in `-- python train.py`")
-    if shutil.which(command[0]) is None:
-        raise JobError(f"{command[0]!r} is no program that can be run here: is the path right?")
-    shown = redact_command(command)
-    name = next((Path(w).name for w in command if w.endswith(".py")), Path(command[-1]).name)
-    return JobFacts(fingerprint=job_fingerprint(shown, Path.cwd()), command=tuple(shown), name=name)
 
 
 def find(
@@ -70,7 +54,9 @@ def profile_job(
     base = job_facts(request.command)
     runs_dir = request.runs_dir or made(data_folder() / "runs")
     starter = Starter(request.command, runs_dir, reporter, catalog, keep=request.keep_logs)
-    start = starter.start("profile", {}, request.slice)
+    what = " ".join(base.command)[:200]
+    with one_at_a_time(machine_lock(), what, wait=request.wait, note=reporter.note):
+        start = starter.start("profile", {}, request.slice)
     try:
         if start.problem is not None:
             raise JobError(start.problem.advice, tail=start.problem.tail)

@@ -49,8 +49,11 @@ def chosen(catalog: Sequence[Optimization], request: Request) -> tuple[Optimizat
             f"no optimization is called {unknown[0]!r}: `aiak-tune catalog` lists "
             f"{', '.join(sorted(known))}"
         )
-    return tuple(
+    left = tuple(
         entry
         for entry in catalog
         if (not request.only or entry.name in request.only) and entry.name not in request.exclude
     )
+    if not left:
+        raise UsageError("--only and --exclude leave no optimization to try")
+    return left

@@ -22,9 +22,9 @@ from aiak_tune.optimizations.base import Stage
 from aiak_tune.optimizations.catalog import by_name
 from aiak_tune.profiles.workload import Environment
 from aiak_tune.selector.diagnosis import last_line, never_armed
+from aiak_tune.selector.job import job_facts
 from aiak_tune.selector.launch import job_environment
 from aiak_tune.selector.plan import differences
-from aiak_tune.selector.profile_job import job_facts
 from aiak_tune.selector.results import Plan
 
 PASSED_ON = (
@@ -59,11 +59,11 @@ def run_plan(
             f"the plan was made elsewhere: {'; '.join(apart)}: tune here, or use --force"
         )
     with _run_folder() as folder:
-        code, asked = _under_plan(command, plan, folder)
+        code, asked = _under_plan(command, plan, folder, force=force)
         told = _told(folder)
         for text in _remarks(folder, told, code):
             note(text)
-        early = code != 0 and not _came_far(told) and bool(read_births(folder))
+        early = code != 0 and _may_be_the_plans(plan, told, folder)
     if not early or not fallback or asked or code in _ASKED_TO_END:
         return code
     note(
@@ -97,7 +97,9 @@ def _run_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def _under_plan(command: Sequence[str], plan: Plan, folder: Path) -> tuple[int, bool]:
+def _under_plan(
+    command: Sequence[str], plan: Plan, folder: Path, *, force: bool
+) -> tuple[int, bool]:
     variables: dict[str, str] = {}
     inside = {}
     for name, params in plan.settings.items():
@@ -105,8 +107,12 @@ def _under_plan(command: Sequence[str], plan: Plan, folder: Path) -> tuple[int, 
             by_name[name].apply(variables, params)
         else:
             inside[name] = params
+    made_with = plan.environment
     spec = RunSpec(
-        run_dir=str(folder), settings=inside, model_fingerprint=plan.job.model_fingerprint
+        run_dir=str(folder),
+        settings=inside,
+        model_fingerprint=plan.job.model_fingerprint,
+        versions={} if force else {"torch": made_with.torch or "", "cuda": made_with.cuda or ""},
     )
     try:
         (folder / "spec.json").write_text(spec.dump())
@@ -163,6 +169,15 @@ def _told(folder: Path) -> dict[str, Any] | None:
     return None
 
 
+def _may_be_the_plans(plan: Plan, told: dict[str, Any] | None, folder: Path) -> bool:
+    """Whether an early end may come from us: something was in place, or the agent failed."""
+    if any(folder.glob("fault-*.txt")):
+        return True
+    if any(by_name[name].stage is Stage.ENVIRONMENT for name in plan.settings):
+        return not _came_far(told)
+    return told is not None and told["applied"] and not _came_far(told)
+
+
 def _came_far(told: dict[str, Any] | None) -> bool:
     return told is not None and told["updates"] >= SAFE_STEPS
 
@@ -177,7 +192,7 @@ def _remarks(folder: Path, told: dict[str, Any] | None, code: int) -> list[str]:
         said.append(f"aiak-tune's agent failed in the job and left it alone: {text}")
     if told is not None and told["stopped"]:
         return [*said, str(told["stopped"])]
-    if told is not None:
+    if told is not None and _came_far(told):
         without = [name for name, text in told["effects"].items() if text is None]
         return said + [f"{name} had no effect in this run" for name in without]
     never = never_armed(read_births(folder), read_torch_births(folder))

@@ -15,8 +15,8 @@ from aiak_tune.optimizations.catalog import CATALOG
 from aiak_tune.profiles.workload import Environment, JobFacts
 from aiak_tune.selector.campaign import Campaign
 from aiak_tune.selector.folders import data_folder, made
-from aiak_tune.selector.lock import one_at_a_time
-from aiak_tune.selector.profile_job import job_facts
+from aiak_tune.selector.job import job_facts
+from aiak_tune.selector.lock import machine_lock, one_at_a_time
 from aiak_tune.selector.reporter import Reporter
 from aiak_tune.selector.request import Request, chosen
 from aiak_tune.selector.results import Measured, TuningResult, TuningStore, Verdict
@@ -44,7 +44,7 @@ def tune(
     folder = made(data_folder())
     runs_dir = request.runs_dir or made(folder / "runs")
     what = " ".join(base.command)[:200]
-    with one_at_a_time(folder / "tune.lock", what, wait=request.wait, note=reporter.note):
+    with one_at_a_time(machine_lock(), what, wait=request.wait, note=reporter.note):
         return _run(request, store, reporter, entries, tuning, runs_dir)
 
 

@@ -21,6 +21,7 @@ from aiak_tune.agent.guest import GUEST
 from aiak_tune.agent.records import SliceRecord, read_results
 from aiak_tune.agent.slicing import Slice
 from aiak_tune.agent.spec import RunSpec, SlicePlan
+from aiak_tune.ops import loader_workers
 from aiak_tune.optimizations.base import Settings
 
 QUICK = SlicePlan(parity=0, warmup=3, steps=6, profiled=0, min_window_s=0.0, seed=None)
@@ -52,6 +53,9 @@ def guesting(run_dir: Path) -> Iterator[None]:
         # In a job they stay and return at once.
         torch_optimizer._global_optimizer_pre_hooks.clear()
         torch_optimizer._global_optimizer_post_hooks.clear()
+        # The job's loaders live on in the frames of the exception that ended it.
+        loader_workers.WATCHED.clear()
+        loader_workers.uninstall()
 
 
 @contextmanager

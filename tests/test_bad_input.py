@@ -268,12 +268,15 @@ def test_a_plan_that_this_version_does_not_know_is_refused_by_name(
 
     tuning = example_tuning()
     assert tuning.best is not None
-    plan = plan_of(replace(tuning, best=replace(tuning.best, settings={"amp": {"dtype": "b"}})))
+    best = replace(tuning.best, settings={"amp": {"dtype": "bfloat16"}})
+    plan = plan_of(replace(tuning, best=best))
     assert plan is not None
     document = json.loads(dump_plan(plan))
     for change, said in (
         ({"schema": 2}, "schema"),
         ({"settings": {"warp-drive": {}}}, "warp-drive"),
+        ({"settings": {"amp": {"dtype": "float16"}}}, "this version knows bfloat16"),
+        ({"settings": {"data-workers": {"num_workers": -3}}}, "this version knows 1 to 64"),
         ({"environment": {**document["environment"], "gpu": "TPU v9"}}, "gpu: TPU v9 in the plan"),
     ):
         Path("plan.json").write_text(json.dumps({**document, **change}))

@@ -199,3 +199,20 @@ def test_optimizers_of_the_job_are_not_kept_alive(tmp_path: Path) -> None:
         assert alive[0]() is None
 
     run(tmp_path, look)
+
+
+def test_another_torch_than_the_plans_gets_nothing(tmp_path: Path) -> None:
+    with guesting(tmp_path):
+        spec = RunSpec(
+            run_dir=str(tmp_path),
+            settings={"fused-optimizer": {"fused": True}},
+            versions={"torch": "1.13.1", "cuda": ""},
+        )
+        WholeRun(torch, spec, Applier(spec.settings)).arm()
+        model = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    told = json.loads((tmp_path / "applied-0.json").read_text())
+    assert told["stopped"].startswith("the plan was made with torch 1.13.1, and it is ")
+    assert not told["applied"] and not optimizer.param_groups[0]["fused"]

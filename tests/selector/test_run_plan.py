@@ -232,10 +232,22 @@ def test_a_plan_of_another_model_is_not_applied(capfd: pytest.CaptureFixture[str
     ran = Ran(*_small("--no-fused"), plan=replace(PLAN, job=job))
     assert (ran.code, capfd.readouterr().out) == (0, "trained 40 steps\n")
     (note,) = ran.notes
-    assert note.endswith("is not the one that the plan was made for: nothing further is applied")
+    assert note.endswith("nothing further is applied, and what was is taken back")
 
 
 @pytest.mark.slow
 def test_a_plan_that_works_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     ran = Ran(*_small())
     assert (ran.code, capfd.readouterr().out, ran.notes) == (0, "trained 40 steps\n", [])
+
+
+def test_a_job_whose_own_error_comes_before_anything_is_applied_runs_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong argument of the user's must not start the job twice."""
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "wrong.py"
+    script.write_text("import torch\nopen('starts', 'a').write('x')\nraise SystemExit(2)\n")
+    ran = Ran(PYTHON, str(script))
+    assert ran.code == 2 and Path("starts").read_text() == "x"
+    assert not any("once more" in note for note in ran.notes)

@@ -10,7 +10,7 @@ from contracts.memory_store import MemoryTuningStore
 
 from aiak_tune.errors import JobError, NotFoundError, UsageError
 from aiak_tune.optimizations.base import Settings
-from aiak_tune.selector.profile_job import job_facts
+from aiak_tune.selector.job import job_facts
 from aiak_tune.selector.reporter import Silent
 from aiak_tune.selector.request import Request
 from aiak_tune.selector.results import Failed, TuningResult

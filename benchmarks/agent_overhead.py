@@ -86,7 +86,7 @@ def agent() -> Iterator[Slice]:
         run = watch_slice(torch, RunSpec(run_dir=folder, slice=PLAN), PLAN)
         try:
             yield run
-            assert run._steps and not list(Path(folder).glob("fault-*"))
+            assert run.clock.updates and not list(Path(folder).glob("fault-*"))
         finally:
             GUEST.detach()
             torch_optimizer._global_optimizer_pre_hooks.clear()

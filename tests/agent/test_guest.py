@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo  # at its first import it wraps torch.manual_seed: not in the midst of a test
 from slices import QUICK, Points, armed, guesting, net, train
 from torch import nn
 from torch.amp import GradScaler

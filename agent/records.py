@@ -18,8 +18,6 @@ from typing import Any
 SCHEMA = 1
 BIRTHS = "births"
 TORCH_BIRTHS = "torch"  # a line for each process that imported torch
-# `short`: the job ended before its slice did; `irregular`: its optimizers take no regular turns.
-STATUSES = ("complete", "short", "irregular")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +50,11 @@ class ProbeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceRecord:
-    """All one rank measured in its slice."""
+    """All one rank measured in its slice.
+
+    `status`: complete; short (the job ended before its slice did); irregular (its optimizers take
+    no regular turns).
+    """
 
     rank: int
     world_size: int

@@ -22,10 +22,6 @@ class Applier:
         self.applied: dict[str, list[Applied]] = {}
         self.problems: dict[str, str] = {}
 
-    def wants(self, stage: Stage) -> bool:
-        """Whether any entry of the settings belongs to this stage."""
-        return any(o.stage is stage for o in self._settings)
-
     def stage(self, stage: Stage, target: Any) -> None:
         """Apply what belongs to the stage to its target."""
         for entry, params in self._settings.items():

@@ -27,7 +27,6 @@ from aiak_tune.agent.records import (
 from aiak_tune.agent.spec import SPEC_VARIABLE, RunSpec
 from aiak_tune.errors import JobError
 
-PACKAGE = Path(__file__).parents[1]
 POLL_S = 0.05
 STOP_S = 10.0
 SLICE_OVER = "the slice is over"

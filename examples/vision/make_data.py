@@ -26,7 +26,7 @@ PICTURES = {
     "rocket": ("rocket.jpg",),
     "tissue": ("ihc.png",),
 }
-SIDE = 640
+SIDE = 960
 QUALITY = 90
 
 

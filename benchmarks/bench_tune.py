@@ -79,7 +79,7 @@ def demo(folder: Path, quick: bool) -> list[dict[str, Any]]:
 
 def whole_jobs(plan: Path, quick: bool) -> list[dict[str, Any]]:
     """The whole job as written and with the plan: by the wall clock, and by the job's own."""
-    command = [*VISION, "--epochs", "2" if quick else "5"]
+    command = [*VISION, "--epochs", "2" if quick else "4"]
     own: dict[str, list[float]] = {"plain": [], "tuned": []}
 
     def timed(side: str, start: list[str]) -> float:

@@ -61,7 +61,7 @@ def main() -> None:
     """Write what is missing and say what is there."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=Path(__file__).parent / "data")
-    parser.add_argument("--count", type=int, default=90, help="files a label")
+    parser.add_argument("--count", type=int, default=120, help="files a label")
     args = parser.parse_args()
 
     start = time.time()

@@ -36,7 +36,7 @@ def to_tensor(image: Image.Image) -> Tensor:
 
 
 class PictureDataset(Dataset[tuple[Tensor, int]]):
-    """JPEG files in one folder a label; every eighth file is held out for evaluation."""
+    """JPEG files in one folder a label; every sixteenth file is held out for evaluation."""
 
     def __init__(self, root: Path, size: int, train: bool) -> None:
         self.size = size
@@ -46,7 +46,7 @@ class PictureDataset(Dataset[tuple[Tensor, int]]):
             (path, target)
             for target, label in enumerate(self.labels)
             for number, path in enumerate(sorted((root / label).glob("*.jpg")))
-            if (number % 8 != 0) == train
+            if (number % 16 != 0) == train
         ]
         if not self.samples:
             raise SystemExit(f"no pictures in {root}: run make_data.py first")

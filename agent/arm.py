@@ -15,8 +15,9 @@ from typing import Any
 from aiak_tune.agent import hooks, loaders, profiling, roots, seeding
 from aiak_tune.agent.guest import GUEST, guest
 from aiak_tune.agent.protect import redirect_saves
+from aiak_tune.agent.ranks import rank
 from aiak_tune.agent.settings import Applier
-from aiak_tune.agent.slicing import Slice, rank
+from aiak_tune.agent.slicing import Slice
 from aiak_tune.agent.spec import SPEC_VARIABLE, RunSpec, SlicePlan
 from aiak_tune.agent.whole import WholeRun
 from aiak_tune.optimizations.base import Stage

@@ -25,8 +25,10 @@ HIDDEN = (
     "hooks",
     "loaders",
     "profiling",
+    "ranks",
     "seeding",
     "slicing",
+    "telling",
     "whole",
 )
 

@@ -7,11 +7,8 @@ used up; nothing in it is synchronised, profiled or written but a line of progre
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import sys
-import time
 from pathlib import Path
 from statistics import median
 from time import perf_counter_ns
@@ -22,10 +19,12 @@ from aiak_tune.agent.evidence import Evidence
 from aiak_tune.agent.express import Express
 from aiak_tune.agent.guest import GUEST
 from aiak_tune.agent.profiling import Profiling
+from aiak_tune.agent.ranks import hold, rank, wait_for_results, world_size
 from aiak_tune.agent.records import SliceRecord, WindowRecord, write_result
 from aiak_tune.agent.seeding import BatchSeeding
 from aiak_tune.agent.settings import Applier
 from aiak_tune.agent.spec import RunSpec, SlicePlan
+from aiak_tune.agent.telling import Telling
 from aiak_tune.optimizations.base import Stage
 from aiak_tune.profiles.clock import (
     BATCH_NO_GRAD,
@@ -41,7 +40,6 @@ from aiak_tune.profiles.clock import (
 
 PROGRESS_EVERY_NS = 300_000_000
 FEWEST_STEPS = 3
-HOLD_S = 10.0
 MOST_MIXED = 32  # profiled steps with an evaluation in them, before profiling is given up
 LONGEST_WARMUP = 400  # updates in which the order of several optimizers must become regular
 
@@ -59,6 +57,7 @@ class Slice:
         self.evidence = Evidence(torch, plan)
         self._torch, self._spec, self._plan = torch, spec, plan
         self._run_dir = Path(spec.run_dir)
+        self._telling = Telling(self._run_dir, rank())
         self._phase = self._warm_up
         self.profiling = Profiling(torch, self._run_dir, rank())
         self.seeding: BatchSeeding | None = None
@@ -67,7 +66,7 @@ class Slice:
         self._usual: Asides = (0, 0, 0)
         self._kind: facts.LoaderKind | None = None
         self._seen = self._fetched = self._queued = self._workers = self._skipped = 0
-        self._started_ns = self._told = 0
+        self._started_ns = 0
         self._look_ns = 0.0
         self._window: WindowRecord | None = None
         self._memory: int | None = None
@@ -239,7 +238,8 @@ class Slice:
         """Another optimizer came in: what a step is must be found out anew."""
         self._seen += len(self._steps) + 1
         self._steps.clear()
-        self._told = self._extra = 0
+        self._telling.start_over()
+        self._extra = 0
         self._phase = self._warm_up
         if self.clock.settle() is None and self._seen >= LONGEST_WARMUP:
             self._finish("irregular")
@@ -304,9 +304,9 @@ class Slice:
     def _finish(self, status: str) -> None:
         self._write(status)
         self._tell("done")
-        self._wait_for_ranks()
+        wait_for_results(self._run_dir, world_size())
         if self._spec.supervised:
-            _hold()
+            hold()
         # No user code runs after the last step: no finally, no atexit, no checkpoint.
         os._exit(0)
 
@@ -343,48 +343,9 @@ class Slice:
             found["optimizer_facts"]["step_ms"] = median(self._optimizer_ns) / 1e6
         return found
 
-    def _wait_for_ranks(self) -> None:
-        """Give the other ranks a bounded time to write theirs: an early exit can end them."""
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            if len(list(self._run_dir.glob("result-*.json"))) >= world_size():
-                return
-            time.sleep(0.01)
-
     def _synchronize(self) -> None:
         if self._torch.cuda.is_available() and self._torch.cuda.is_initialized():
             self._torch.cuda.synchronize()
 
     def _tell(self, phase: str) -> None:
-        steps = self._steps
-        wall_ns = steps[-1].end_ns - self._started_ns if steps else 0
-        line = {
-            "phase": phase,
-            "step": self._seen + len(steps),
-            "counted": len(steps),
-            "mean_step_ms": wall_ns / len(steps) / 1e6 if steps else None,
-            "steps_ms": [round(s.step_ns / 1e6, 3) for s in steps[self._told :]],
-        }
-        self._told = len(steps)
-        with open(self._run_dir / f"progress-{rank()}.jsonl", "a") as file:
-            file.write(json.dumps(line) + "\n")
-
-
-def _hold() -> None:
-    """Stand still until the supervisor ends everything.
-
-    A script around the training would take an exit for the end of it, and go on: to evaluate, to
-    upload, to delete.
-    """
-    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    time.sleep(HOLD_S)
-
-
-def rank() -> int:
-    """The global rank of this process, 0 alone."""
-    return int(os.environ.get("RANK", "0"))
-
-
-def world_size() -> int:
-    """How many ranks the job has."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+        self._telling.tell(phase, self._seen, self._steps, self._started_ns)

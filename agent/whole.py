@@ -17,8 +17,8 @@ from typing import Any
 from aiak_tune.agent import facts, loaders, roots
 from aiak_tune.agent.guest import guest
 from aiak_tune.agent.hooks import patch
+from aiak_tune.agent.ranks import rank
 from aiak_tune.agent.settings import Applier
-from aiak_tune.agent.slicing import rank
 from aiak_tune.agent.spec import RunSpec
 from aiak_tune.optimizations.base import Stage
 

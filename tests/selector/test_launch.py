@@ -91,15 +91,16 @@ def test_no_further_step_within_the_limit_ends_the_job(tmp_path: Path) -> None:
 
 
 def test_who_watches_can_end_the_job(tmp_path: Path) -> None:
-    seen: list[Progress] = []
+    seen: list[int] = []
 
     def watch(progress: Progress) -> str | None:
-        seen.append(progress)
+        seen.append(progress.step)
         return "clearly slower: enough" if progress.step else None
 
     outcome = start([PYTHON, "-c", ONE_STEP], tmp_path / "run", watch=watch)
     assert outcome.stopped == "clearly slower: enough"
-    assert (seen[0].step, seen[-1].step) == (0, 1)
+    # How often it is asked before the job's first line is the machine's affair.
+    assert seen == [0] * (len(seen) - 1) + [1]
 
 
 def test_an_interrupt_passes_when_everything_is_gone(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from aiak_tune.agent import hooks, loaders, profiling, roots, seeding
+from aiak_tune.agent import hooks, loaders, marks, profiling, roots, seeding, sights
 from aiak_tune.agent.guest import GUEST, guest
 from aiak_tune.agent.protect import redirect_saves
 from aiak_tune.agent.ranks import rank
@@ -77,7 +77,8 @@ def _arm_slice(torch: Any, spec: RunSpec, plan: SlicePlan) -> None:
 def watch_slice(torch: Any, spec: RunSpec, plan: SlicePlan) -> Slice:
     """Install all that one rank's slice needs."""
     run = Slice(torch, spec, plan)
-    hooks.hide_from_dynamo(torch)
+    hooks.hide_from_dynamo(torch, sights.watch_gradients(torch, run))
+    sights.watch_made(run)
     if plan.seed is not None:
         seeding.seed_all(torch, plan.seed + rank())
         _notice_seeding(torch, run)
@@ -89,6 +90,7 @@ def watch_slice(torch: Any, spec: RunSpec, plan: SlicePlan) -> Slice:
     loaders.watch_batches(run)
     hooks.watch_optimizers(run)
     hooks.watch_backward(run)
+    marks.watch_marks(run)
     _search_roots(run)
     return run
 
@@ -102,15 +104,26 @@ def _search_roots(run: Slice) -> None:
         watch.add(module)
 
     stop = roots.find_roots(on_root)
-    plain = run.update_ended
+    updated, marked = run.update_ended, run.step_marked
+    left = ROOT_UPDATES
+
+    def passed() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            run.update_ended, run.step_marked = updated, marked  # type: ignore[method-assign]
+            stop()
 
     def update_ended(optimizer: Any, *, ran: bool) -> None:
-        if len(run.clock.updates) + 1 >= ROOT_UPDATES:
-            run.update_ended = plain  # type: ignore[method-assign]
-            stop()
-        plain(optimizer, ran=ran)
+        passed()
+        updated(optimizer, ran=ran)
 
-    run.update_ended = update_ended  # type: ignore[method-assign]
+    def step_marked(samples: int | None) -> None:
+        if not run.clock.updates:  # else an update has passed
+            passed()
+        marked(samples)
+
+    run.update_ended, run.step_marked = update_ended, step_marked  # type: ignore[method-assign]
 
 
 def _notice_seeding(torch: Any, run: Slice) -> None:

@@ -25,6 +25,7 @@ class Evidence:
     def __init__(self, torch: Any, plan: SlicePlan) -> None:
         self._torch, self._plan = torch, plan
         self._keep_losses = plan.parity > 0
+        self._asked = False
         self._losses: list[Any] = []
         self._late: deque[Any] = deque(maxlen=8)
         self._roots: dict[int, Any] = {}
@@ -78,8 +79,18 @@ class Evidence:
         self._optimizers[id(optimizer)] = facts.optimizer_facts(optimizer), type(optimizer).__name__
         return True
 
-    def loss(self, loss: Any) -> None:
-        """Keep a copy of the loss, read at the end so that nothing waits for the device."""
+    def loss(self, loss: Any, *, asked: bool = False) -> None:
+        """Keep a copy of the loss, read at the end so that nothing waits for the device.
+
+        `asked`: by torch.autograd.grad, which is something else in a job that calls backward (a
+        gradient penalty, an inner loop).
+        """
+        if asked != self._asked:
+            if asked and (self._losses or self._late):
+                return
+            self._asked = asked
+            self._losses.clear()
+            self._late.clear()
         if self._keep_losses:
             self._losses.append(loss.detach().clone())
         else:

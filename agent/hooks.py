@@ -21,12 +21,15 @@ from aiak_tune.profiles.clock import BACKWARD, OPTIMIZER, StepClock
 HIDDEN = (
     "evidence",
     "express",
+    "feeding",
     "guest",
     "hooks",
     "loaders",
+    "marks",
     "profiling",
     "ranks",
     "seeding",
+    "sights",
     "slicing",
     "telling",
     "whole",
@@ -77,6 +80,10 @@ class SliceListener(LoaderListener, Protocol):
 
     def scaler_used(self) -> None:
         """A GradScaler that is enabled steps."""
+        ...
+
+    def backward_begins(self) -> None:
+        """Backward was called."""
         ...
 
     def loss_seen(self, loss: Any) -> None:
@@ -236,6 +243,7 @@ def watch_backward(listener: SliceListener) -> None:
 
     @guest
     def begin(tensors: Any) -> bool:
+        listener.backward_begins()
         root = tensors if isinstance(tensors, Tensor) or not tensors else tensors[0]
         if isinstance(root, Tensor) and root.numel() == 1:
             loss_seen(root)
@@ -269,8 +277,8 @@ def watch_backward(listener: SliceListener) -> None:
     listener.express.switches.append(away)
 
 
-def hide_from_dynamo(torch: Any) -> None:
-    """Keep our hooks out of what torch.compile compiles.
+def hide_from_dynamo(torch: Any, told: Callable[[], None] = lambda: None) -> None:
+    """Keep our hooks out of what torch.compile compiles; `told` is called when it is.
 
     Called in the midst of a compiled step they would be compiled themselves, again for every
     value of a counter. What stands on modules is left out: there dynamo must look through.
@@ -280,6 +288,7 @@ def hide_from_dynamo(torch: Any) -> None:
 
     @guest
     def hide() -> None:
+        told()
         from torch._dynamo import trace_rules
 
         if hidden:

@@ -1,6 +1,7 @@
 """What the agent leaves in the run's folder, and how the tool reads it. Standard library only.
 
-Files: `births` (a line a Python process), `torch` (a line each that imported it),
+Files: `births` (a line a Python process), `torch` (a line each that imported it), `seen` (a word
+for each kind of event that came before the first step),
 `fault-PID.txt`, `progress-RANK.jsonl`, `result-RANK.json` (one SliceRecord), `trace-RANK.json`
 (the profiled steps), `applied-RANK.json` (under `run`). A result is written beside its place and
 renamed, so it is whole or absent.
@@ -18,6 +19,10 @@ from typing import Any
 SCHEMA = 1
 BIRTHS = "births"
 TORCH_BIRTHS = "torch"  # a line for each process that imported torch
+SEEN = "seen"
+# batch: a DataLoader gave one with gradients on; forward: a module ran; backward; gradient:
+# torch.autograd.grad was asked; optimizer: one was made; marks: the job's code calls step_done.
+SIGHTS = ("batch", "forward", "backward", "gradient", "optimizer", "marks")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +110,21 @@ def _load(text: str) -> SliceRecord:
     return SliceRecord(
         **data, window=None if window is None else WindowRecord(**window), probes=probes
     )
+
+
+def note_seen(run_dir: Path, what: str) -> None:
+    """Add a word of SIGHTS: this process saw such an event."""
+    with open(run_dir / SEEN, "a") as file:
+        file.write(f"{what}\n")
+
+
+def read_seen(run_dir: Path) -> frozenset[str]:
+    """Return the kinds of events that any process saw."""
+    try:
+        words = (run_dir / SEEN).read_text(errors="replace").split()
+    except OSError:
+        return frozenset()
+    return frozenset(words) & frozenset(SIGHTS)
 
 
 @dataclass(frozen=True, slots=True)

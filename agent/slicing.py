@@ -17,12 +17,15 @@ from typing import Any
 from aiak_tune.agent import facts
 from aiak_tune.agent.evidence import Evidence
 from aiak_tune.agent.express import Express
+from aiak_tune.agent.feeding import Feed
 from aiak_tune.agent.guest import GUEST
+from aiak_tune.agent.marks import job_marks_steps
 from aiak_tune.agent.profiling import Profiling
 from aiak_tune.agent.ranks import hold, rank, wait_for_results, world_size
 from aiak_tune.agent.records import SliceRecord, WindowRecord, write_result
 from aiak_tune.agent.seeding import BatchSeeding
 from aiak_tune.agent.settings import Applier
+from aiak_tune.agent.sights import Sights
 from aiak_tune.agent.spec import RunSpec, SlicePlan
 from aiak_tune.agent.telling import Telling
 from aiak_tune.optimizations.base import Stage
@@ -58,14 +61,15 @@ class Slice:
         self._torch, self._spec, self._plan = torch, spec, plan
         self._run_dir = Path(spec.run_dir)
         self._telling = Telling(self._run_dir, rank())
+        self.sights = Sights(self._run_dir)
         self._phase = self._warm_up
         self.profiling = Profiling(torch, self._run_dir, rank())
         self.seeding: BatchSeeding | None = None
         self._steps: list[StepTimes] = []
         self._extra = 0
         self._usual: Asides = (0, 0, 0)
-        self._kind: facts.LoaderKind | None = None
-        self._seen = self._fetched = self._queued = self._workers = self._skipped = 0
+        self.feed = Feed()
+        self._seen = self._skipped = 0
         self._started_ns = 0
         self._look_ns = 0.0
         self._window: WindowRecord | None = None
@@ -81,7 +85,7 @@ class Slice:
         """
         if not self._torch.is_grad_enabled():
             return
-        if self._kind is not None and self.clock.updates and not self.evidence.kind_of(loader):
+        if self.feed.kind is not None and self.clock.updates and not self.evidence.kind_of(loader):
             return
         self.evidence.loader_seen(loader)
         self.applier.stage(Stage.LOADER, loader)
@@ -95,26 +99,18 @@ class Slice:
         if not self._torch.is_grad_enabled():
             self.clock.aside(BATCH_NO_GRAD)
             return
-        if not iterator.__dict__.get("_aiak_met"):
-            iterator._aiak_met = True
-            self._meet(iterator)
-        self._fetched += 1
+        self.sights.note("batch")
+        self.feed.met(iterator, trained=bool(self.clock.updates))
+        self.feed.fetched += 1
         if self._seen < self._plan.parity:
             self.evidence.batch(batch)
-
-    def _meet(self, iterator: Any) -> None:
-        """Take the iterator for the training one's, as long as nothing speaks against it."""
-        kind = iterator.__dict__.get("_aiak_kind")
-        if kind is None or (kind is not self._kind and self.clock.updates):
-            return
-        if kind is not self._kind:
-            self._kind, self._fetched = kind, 0
-        self._workers = iterator._num_workers
-        self._queued = self._workers * iterator._prefetch_factor if self._workers else 0
 
     def optimizer_begins(self, optimizer: Any) -> None:
         """Apply optimizer settings at the first step."""
         if self.evidence.optimizer_seen(optimizer):
+            if not self.clock.updates and job_marks_steps():
+                self.sights.note("marks")
+                self.clock.mark()
             self.applier.stage(Stage.OPTIMIZER, optimizer)
 
     def update_ended(self, optimizer: Any, *, ran: bool) -> None:
@@ -123,6 +119,17 @@ class Slice:
         step = self.clock.end_update(id(optimizer))
         if step is not None:
             self._phase(step)
+
+    def step_marked(self, samples: int | None) -> None:
+        """The job says that a step is done: what was taken for one before was none."""
+        if not self.clock.marked:
+            if self._window is not None:
+                return  # what was counted is over, and cannot be counted anew
+            self.express.stop()
+            self.clock.mark()
+            self._seen = 0
+            self._count_anew()
+        self._phase(self.clock.end_marked(samples))
 
     def express_left(self) -> None:
         """Back to the full hooks: they find out what a step is now."""
@@ -150,9 +157,20 @@ class Slice:
         """Keep to the full hooks: steps lie in steps, or a scaler skips some."""
         self._simple = False
 
+    def backward_begins(self) -> None:
+        """Note it."""
+        self.sights.note("backward")
+
     def loss_seen(self, loss: Any) -> None:
         """Keep the loss where losses are compared."""
         self.evidence.loss(loss)
+
+    def gradient_asked(self, output: Any) -> None:
+        """Take it for a loss, and a micro-batch, in a loop that never calls backward."""
+        self.sights.note("gradient")
+        if not self.evidence.probing:
+            self.clock.gradient_asked()
+            self.evidence.loss(output, asked=True)
 
     def scaler_used(self) -> None:
         """Note that the job scales its losses."""
@@ -172,6 +190,7 @@ class Slice:
 
     def root_found(self, module: Any, args: Any, kwargs: Any) -> None:
         """Before a root's first training forward: shift its start, apply model settings."""
+        self.sights.note("forward")
         if self.evidence.root_seen(module, args, kwargs):
             self.applier.stage(Stage.MODEL, module)
 
@@ -186,9 +205,7 @@ class Slice:
             self.evidence.compared()
             if self.seeding is not None:
                 self.seeding.on = False
-        # Batches queued before the window are used up first; a loop without a loader has none.
-        queued = self._queued and self._fetched <= self._queued + 1
-        if self._seen < max(plan.warmup, plan.parity) or queued:
+        if self._seen < max(plan.warmup, plan.parity) or not self.feed.used_up(self._seen):
             return
         if self.clock.period is None and self.clock.settle() is None:
             if self._seen >= LONGEST_WARMUP:
@@ -203,7 +220,7 @@ class Slice:
         self._phase = self._count
         self._started_ns = self.clock.restart()
         self._look_next(self._started_ns)
-        if self._simple and self.clock.period == 1:
+        if self._simple and self.clock.period == 1 and not self.clock.marked:
             self.express.start(self._started_ns, self.clock.updates[-1], step.micro_batches)
             self._express_on()
 
@@ -237,12 +254,15 @@ class Slice:
     def _start_over(self) -> None:
         """Another optimizer came in: what a step is must be found out anew."""
         self._seen += len(self._steps) + 1
+        self._count_anew()
+        if self.clock.settle() is None and self._seen >= LONGEST_WARMUP:
+            self._finish("irregular")
+
+    def _count_anew(self) -> None:
         self._steps.clear()
         self._telling.start_over()
         self._extra = 0
         self._phase = self._warm_up
-        if self.clock.settle() is None and self._seen >= LONGEST_WARMUP:
-            self._finish("irregular")
 
     def _window_full(self, elapsed: int) -> bool:
         plan, steps = self._plan, len(self._steps)
@@ -250,7 +270,7 @@ class Slice:
         if not enough and (elapsed < plan.max_window_s * 1e9 or steps < FEWEST_STEPS):
             return False
         # A whole number of turns of the workers: each made as many batches as the others.
-        workers = self._workers
+        workers = self.feed.workers
         batches = sum(s.batches for s in self._steps)
         self._extra += 1
         return not workers or batches % workers == 0 or self._extra > 2 * workers
@@ -292,7 +312,7 @@ class Slice:
 
     def ended_early(self) -> None:
         """The job ended by itself before the slice did: keep what there is."""
-        if not self.clock.updates:
+        if not self._seen:
             return  # a launcher, a data worker: not a rank
         whole = self._window is not None
         self._steps += self.express.take() if self.express.on else []
@@ -337,7 +357,7 @@ class Slice:
         write_result(self._run_dir, record)
 
     def _facts(self) -> dict[str, Any]:
-        found = self.evidence.facts(self._kind)
+        found = self.evidence.facts(self.feed.kind)
         if "optimizer_facts" in found and self._optimizer_ns:
             # Of the warm-up's later steps: the window's short path does not time it.
             found["optimizer_facts"]["step_ms"] = median(self._optimizer_ns) / 1e6

@@ -12,6 +12,7 @@ from aiak_tune.profiles.category import Category
 from aiak_tune.profiles.workload import WorkloadProfile
 from aiak_tune.selector.launch import Progress
 from aiak_tune.selector.results import ConfirmationRun, FindingRecord, Trial
+from aiak_tune.selector.unseen import seen_text
 
 # The agent's words for where a start is, and ours for people.
 PHASES = {
@@ -22,6 +23,7 @@ PHASES = {
     "probing": "comparing with the plain computation",
     "done": "ending",
 }
+PATIENCE_S = 30.0  # a first step that comes later makes people wonder
 
 
 class Board:
@@ -35,6 +37,7 @@ class Board:
         self._told_s: float | None = None
         self._took_s: list[float] = []
         self._since: float | None = None
+        self.starts = 0
         self.what = ""
         self.settings: Settings = {}
         self.progress = Progress()
@@ -53,6 +56,7 @@ class Board:
         self.ended()
         self.what, self.settings, self.progress = what, settings, Progress()
         self._since = self._clock()
+        self.starts += 1
         if self._to_come:
             self._to_come -= 1
 
@@ -93,6 +97,14 @@ class Board:
             return estimate
         budget = max(0.0, self._budget_s - self.elapsed_s)
         return budget if estimate is None else min(budget, estimate)
+
+    def waiting_text(self) -> str:
+        """Say what a start is doing that has shown no step for long; empty where one has."""
+        if self._since is None or self.progress.step or self.progress.phase != "starting":
+            return ""
+        if self._clock() - self._since < PATIENCE_S:
+            return ""
+        return f"starting up: {seen_text(self.progress.seen)}"
 
     @property
     def best(self) -> Trial | None:

@@ -78,6 +78,7 @@ class Lines(_Told):
     """A line for each event, with the time since the beginning; no control codes."""
 
     _spoke_s = 0.0
+    _waited_for = 0  # the start that was told of
 
     def started(self, what: str, settings: Settings) -> None:
         """Say what runs now."""
@@ -85,12 +86,16 @@ class Lines(_Told):
         self._line(f"{what}: {output.settings_text(settings)}")
 
     def progressed(self, progress: Progress, *, wanted: int) -> None:
-        """Say once a minute that it still runs."""
+        """Say once a minute that it still runs, and early what keeps the first step waiting."""
         self._board.progress = progress
+        waiting = self._board.waiting_text()
+        if waiting and self._waited_for != self._board.starts:
+            self._waited_for = self._board.starts
+            self._line(f"  {waiting}")
         if self._board.elapsed_s - self._spoke_s < HEARTBEAT_S:
             return
         counted = f", {progress.counted} of {wanted} steps counted" if progress.counted else ""
-        self._line(f"  still {board.phase_text(progress)}{counted}")
+        self._line(f"  still {waiting or board.phase_text(progress)}{counted}")
 
     def trial_ended(self, trial: Trial, *, baseline: float | None) -> None:
         """Say a trial's outcome, and what is left."""
@@ -170,7 +175,7 @@ class LiveDisplay(_Told):
         cells: list[RenderableType] = [
             self._spinner,
             output.plain(self._board.what, style="bold"),
-            board.phase_text(progress),
+            self._board.waiting_text() or board.phase_text(progress),
         ]
         if progress.phase == "counting" and wanted:
             # A window ends by time too: more steps than wanted may be counted.

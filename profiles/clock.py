@@ -1,8 +1,9 @@
 """The step clock: from events in the training process to steps. Standard library only.
 
 A step ends when the outermost of optimizer step and GradScaler.step returns, at the last of a
-period of several optimizers. Between two ends every nanosecond belongs to the innermost open span
-(fetch, backward, optimizer) or to the rest, so the parts sum to the step exactly.
+period of several optimizers, or where the job marks it. Between two ends every nanosecond belongs
+to the innermost open span (fetch, backward, optimizer) or to the rest, so the parts sum to the step
+exactly.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ class StepClock:
         self.updates: list[int] = []
         self._cycle: list[int] = []
         self._at = 0  # updates of the current cycle that are done
+        self._marked = False
         self._regular = True
         self._spans = [0, 0, 0]
         self._open: list[int] = []
@@ -87,8 +89,18 @@ class StepClock:
 
     @property
     def period(self) -> int | None:
-        """Optimizer updates in one step; None while irregular."""
+        """Optimizer updates (or marks) in one step; None while irregular."""
         return len(self._cycle) or None
+
+    @property
+    def marked(self) -> bool:
+        """Whether the job says itself where its steps end."""
+        return self._marked
+
+    def mark(self) -> None:
+        """From now on steps end where `end_marked` is called, and nowhere else."""
+        self._marked = True
+        self._cycle, self._at, self._regular = [0], 0, True
 
     @property
     def between_steps(self) -> bool:
@@ -105,6 +117,8 @@ class StepClock:
 
         A step begins with the optimizer that stepped first of all, where the turns have it.
         """
+        if self._marked:
+            return 1
         self._cycle, self._at, self._regular = [], 0, True
         p = period_of(self.updates)
         if p is None:
@@ -155,19 +169,34 @@ class StepClock:
         """One backward pass ended: a micro-batch."""
         self._micro += 1
 
+    def gradient_asked(self) -> None:
+        """A gradient was taken without backward: a micro-batch where backward is never called."""
+        self._asked += 1
+
     def end_update(self, optimizer: int) -> StepTimes | None:
         """An optimizer update returned; return the step if this was its last update."""
         self.updates.append(optimizer)
+        if self._marked:
+            return None
         if self._cycle:
             self._regular &= self._cycle[self._at] == optimizer
             self._at = (self._at + 1) % len(self._cycle)
             if self._at and self._regular:
                 return None
+        return self._end(self._samples if self._batches and self._countable else None)
+
+    def end_marked(self, samples: int | None) -> StepTimes:
+        """The job says that its step is done, with so many samples; None: as were fetched."""
+        if samples is None and self._batches and self._countable:
+            samples = self._samples
+        return self._end(samples)
+
+    def _end(self, samples: int | None) -> StepTimes:
         now = self._charge()
         step = StepTimes(
             now, now - self._start_ns, self._spans[FETCH], self._spans[BACKWARD],
-            self._spans[OPTIMIZER], self._batches, self._micro,
-            self._samples if self._batches and self._countable else None, tuple(self._asides),
+            self._spans[OPTIMIZER], self._batches, self._micro or self._asked, samples,
+            tuple(self._asides),
         )  # fmt: skip
         self._begin(now)
         return step
@@ -181,7 +210,7 @@ class StepClock:
     def _begin(self, now: int) -> None:
         self._start_ns = now
         self._spans = [0, 0, 0]
-        self._batches = self._micro = self._samples = 0
+        self._batches = self._micro = self._asked = self._samples = 0
         self._countable = True
         self._asides = [0, 0, 0]
 

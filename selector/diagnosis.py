@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aiak_tune.agent.records import Birth
+from aiak_tune.selector import unseen
 from aiak_tune.selector.launch import Outcome
 from aiak_tune.selector.redaction import redact_text
 from aiak_tune.selector.results import FailureCode
@@ -69,8 +70,7 @@ def _verdict(outcome: Outcome) -> tuple[FailureCode | None, str]:
         return _nothing(outcome)
     if any(r.status == "irregular" for r in outcome.results):
         return "incompatible", (
-            "the job's optimizers take no regular turns, so a step cannot be told; "
-            "call aiak_tune.step_done() where one ends (a later version reads it)"
+            f"the job's optimizers take no regular turns, so a step cannot be told; {unseen.MARK}"
         )
     if any(r.window is None or not r.window.steps for r in outcome.results):
         seen = max(r.warmup_steps for r in outcome.results)
@@ -99,10 +99,7 @@ def _nothing(outcome: Outcome) -> tuple[FailureCode, str]:
     never = never_armed(outcome.births, outcome.torch_births)
     if never is not None:
         return "launch", never
-    return "launch", (
-        "the job imported torch, but no optimizer step was seen before it ended: "
-        "is it a training command, and does it use a torch.optim optimizer?"
-    )
+    return "launch", unseen.why_no_step(outcome.seen)
 
 
 def never_armed(births: Sequence[Birth], torch_births: int) -> str | None:

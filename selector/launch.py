@@ -18,14 +18,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from aiak_tune.agent.records import (
+    TORCH_BIRTHS,
     Birth,
     SliceRecord,
     read_births,
     read_results,
+    read_seen,
     read_torch_births,
 )
 from aiak_tune.agent.spec import SPEC_VARIABLE, RunSpec
 from aiak_tune.errors import JobError
+from aiak_tune.selector import unseen
 
 POLL_S = 0.05
 STOP_S = 10.0
@@ -45,12 +48,16 @@ QUIET_TRACKERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What the job has told so far: its phase and the counted steps' times."""
+    """What the job has told so far: its phase and the counted steps' times.
+
+    `seen`: before the first step, what selector/unseen.py has words for.
+    """
 
     phase: str = "starting"
     counted: int = 0
     step: int = 0
     steps_ms: tuple[float, ...] = ()
+    seen: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +81,7 @@ class Outcome:
     duration_s: float
     stopped: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    seen: frozenset[str] = frozenset()
 
 
 Watch = Callable[[Progress], str | None]
@@ -159,7 +167,8 @@ def _follow(
         if any(run_dir.glob("fault-*.txt")):
             return "fault"
         if reader.progress.step == 0 and now - began > limits.first_step_s:
-            return f"timeout: no step within {limits.first_step_s:.0f} s"
+            told = unseen.seen_text(reader.progress.seen)
+            return f"timeout: no step within {limits.first_step_s:.0f} s ({told})"
         if reader.progress.step and now - alive > limits.stall_s:
             return f"timeout: no step for {limits.stall_s:.0f} s after step {reader.progress.step}"
     return None
@@ -184,6 +193,11 @@ class ProgressReader:
 
     def read(self) -> bool:
         """Take the new whole lines; return whether there were any."""
+        if not self.progress.step:
+            seen = read_seen(self._place.parent)
+            if (self._place.parent / TORCH_BIRTHS).exists():
+                seen |= {"torch"}
+            self.progress = replace(self.progress, seen=seen)
         try:
             with open(self._place, "rb") as file:
                 file.seek(self._offset)
@@ -242,6 +256,7 @@ def _outcome(
         births=tuple(read_births(run_dir)),
         torch_births=read_torch_births(run_dir),
         faults=faults,
+        seen=read_seen(run_dir),
         tail=tail,
         duration_s=duration_s,
         stopped=stopped,

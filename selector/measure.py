@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -61,14 +62,22 @@ def window_of(record: SliceRecord) -> WindowRecord:
 def samples_per_step(record: SliceRecord) -> float | None:
     """Return one rank's samples a step: counted at the loader, else the batch's leading size."""
     window = window_of(record)
-    # Who fetches ahead has steps without a batch.
-    fetching = [row for row in window.steps if row[BATCHES]]
-    if fetching and all(row[SAMPLES] is not None for row in fetching):
-        return mean_of(window, SAMPLES)
+    # Who fetches ahead has steps without a batch; samples without one are what the job said.
+    fetching = [n for n, row in enumerate(window.steps) if row[BATCHES] or row[SAMPLES] is not None]
+    if fetching and all(window.steps[n][SAMPLES] is not None for n in fetching):
+        return mean_of(replace(window, steps=_fed(window.steps, fetching)), SAMPLES)
     shapes = record.facts.get("batch_shapes") or []
     if shapes and shapes[0]:
         return float(shapes[0][0] * max(1.0, mean_of(window, MICRO)))
     return None
+
+
+def _fed(rows: list[list[int | None]], fetching: Sequence[int]) -> list[list[int | None]]:
+    """Leave out the steps at the end that a loader no longer feeds: `itertools.cycle` keeps what
+    the first epoch gave. Steps without a batch in between are no longer than others."""
+    pauses = [after - before for before, after in itertools.pairwise((-1, *fetching))]
+    fed = fetching[-1] + 1
+    return rows[:fed] if len(rows) - fed >= max(2, 2 * max(pauses)) else rows
 
 
 def throughput(records: Sequence[SliceRecord]) -> float:

@@ -22,6 +22,15 @@ def test_the_package_loads_none_of_its_modules() -> None:
     assert [name for name in json.loads(loaded) if name.startswith("aiak_tune.")] == []
 
 
+def test_step_done_costs_nothing_without_a_listener() -> None:
+    loaded = _python(
+        "before = set(sys.modules); import aiak_tune; aiak_tune.step_done(samples=8); "
+        "aiak_tune.step_done(); import json; print(json.dumps(sorted(set(sys.modules) - before)))",
+        "-S",
+    )
+    assert {"torch", "aiak_tune.agent"} & set(json.loads(loaded)) == set()
+
+
 def test_help_loads_no_heavy_library() -> None:
     blocked = _block("fastapi", "optuna", "sqlalchemy", "torch", "uvicorn")
     start = "runpy.run_module('aiak_tune', run_name='__main__')"

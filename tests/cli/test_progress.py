@@ -120,6 +120,27 @@ def test_a_long_start_is_heard_of_once_a_minute(clock: Clock) -> None:
     assert said[0] == "[  1:00]   still warming up"
 
 
+def test_what_was_seen_is_said_when_the_first_step_is_late(clock: Clock) -> None:
+    console, stream = _console()
+    lines = Lines(Board(clock), console)
+    lines.started("baseline", {})
+    waiting = Progress(seen=frozenset({"torch", "batch", "optimizer"}))
+    for _ in range(61):
+        clock.now += 1
+        lines.progressed(waiting, wanted=20)
+    lines.progressed(Progress(phase="warm-up", step=1), wanted=20)
+    said = stream.getvalue().splitlines()[1:]
+    what = "torch imported, batches fetched, an optimizer made, no optimizer step yet"
+    assert said == [f"[  0:30]   starting up: {what}"]
+    lines.started("trial 1", {})
+    clock.now += 31
+    lines.progressed(Progress(), wanted=20)
+    assert stream.getvalue().splitlines()[-1].endswith("starting up: torch not imported yet")
+    display = LiveDisplay(lines._board, console, ("python", "train.py"))
+    console.print(display.screen())
+    assert "torch not imported yet" in stream.getvalue().splitlines()[-2]
+
+
 def _shown(clock: Clock, width: int) -> str:
     console, stream = _console(width, terminal=True)
     display = LiveDisplay(Board(clock), console, ("python", "train.py", HOSTILE))

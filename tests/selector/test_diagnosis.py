@@ -66,6 +66,22 @@ def test_torch_without_a_step_is_another_thing() -> None:
 
 
 @pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        ("", "is it a training command"),
+        ("batch forward", "it fetched batches, but took no gradient"),
+        ("forward optimizer", "made an optimizer and called its model, but no gradient was taken"),
+        ("backward", "gradients with backward and has no torch.optim optimizer"),
+        ("gradient optimizer", "torch.autograd.grad and made an optimizer that never stepped"),
+        ("marks backward", "the job has aiak_tune.step_done in its code, which was not called"),
+    ],
+)
+def test_what_was_seen_is_the_reason(seen: str, said: str) -> None:
+    text = _said(births=_births("3.12"), torch_births=1, seen=frozenset(seen.split()))[1]
+    assert said in text
+
+
+@pytest.mark.parametrize(
     ("tail", "code"),
     [
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "out_of_memory"),
@@ -88,7 +104,9 @@ def test_a_short_job_says_how_far_it_came() -> None:
 
 
 def test_irregular_optimizers_are_said() -> None:
-    assert _said(results=(replace(MEASURED, status="irregular"),))[0] == "incompatible"
+    code, text = _said(results=(replace(MEASURED, status="irregular"),))
+    assert code == "incompatible"
+    assert text.endswith("call aiak_tune.step_done(samples=n) where a step ends")
 
 
 def test_our_own_fault_is_ours() -> None:

@@ -74,6 +74,29 @@ class Amp(Optimization):
         """Wrap the root module's forward; see `autocast_forward`."""
         return autocast_forward(target, str(params["dtype"]))
 
+    def by_hand(self, params: Params) -> str:
+        """Autocast around the model's forward; its outputs are cast back for the loss."""
+        return BY_HAND.format(dtype=params["dtype"])
+
+
+BY_HAND = """\
+import torch
+from torch.utils._pytree import tree_map_only
+
+autocast = torch.autocast(next(model.parameters()).device.type, dtype=torch.{dtype})
+model.forward = autocast(model.forward)
+
+
+# The loss stays float32: what the model returns is cast back.
+def as_float32(module, args, outputs):
+    return tree_map_only(
+        torch.Tensor, lambda t: t.float() if t.dtype is torch.{dtype} else t, outputs
+    )
+
+
+model.register_forward_hook(as_float32)
+"""
+
 
 def refuse_hardware(profile: WorkloadProfile) -> str | None:
     """Return why bfloat16 cannot be fast here, None when it may be."""

@@ -107,3 +107,12 @@ class Optimization(Protocol):
     def apply(self, target: Any, params: Params) -> Applied | None:
         """Change `target`, what the stage hands over; None when nothing changed."""
         ...
+
+    def by_hand(self, params: Params) -> str:
+        """Return the lines that a person writes to get the same without the tool.
+
+        Python, imports first, that changes `model`, `optimizer` and `loader` in place: it stands
+        where all three are made and before the first step. At the environment stage: lines of
+        `export NAME=value` for a shell.
+        """
+        ...

@@ -85,6 +85,24 @@ class DataWorkers(Optimization):
             persistent=bool(params.get("persistent_workers", False)),
         )
 
+    def by_hand(self, params: Params) -> str:
+        """Set the loader's attributes, or the arguments of its constructor."""
+        chosen = {
+            "num_workers": int(params["num_workers"]),
+            "prefetch_factor": int(params.get("prefetch_factor", PREFETCH[0])),
+        }
+        # What the job keeps or pins by itself stays so.
+        chosen |= {n: True for n in ("pin_memory", "persistent_workers") if params.get(n)}
+        arguments = ", ".join(f"{name}={value}" for name, value in chosen.items())
+        # The constructor alone takes persistent_workers by its name.
+        sets = [
+            f'vars(loader)["{name}"] = {value}'
+            if name == "persistent_workers"
+            else f"loader.{name} = {value}"
+            for name, value in chosen.items()
+        ]
+        return "\n".join((f"# Or where it is made: DataLoader(…, {arguments})", *sets)) + "\n"
+
 
 def refuse(loader: LoaderFacts | None) -> str | None:
     """Return why the loader is left alone, None when its workers may change."""

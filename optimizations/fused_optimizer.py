@@ -73,6 +73,17 @@ class FusedOptimizer(Optimization):
         """Switch the optimizer to its fused implementation; see `fuse`."""
         return fuse(target)
 
+    def by_hand(self, params: Params) -> str:
+        """Flip the flags of each group, as `fused=True` does in the constructor."""
+        return BY_HAND
+
+
+BY_HAND = """\
+# Or where it is made: fused=True among the optimizer's arguments
+for group in optimizer.param_groups:
+    group.update(fused=True, foreach=False)
+"""
+
 
 def refuse(facts: OptimizerFacts) -> str | None:
     """Return why this optimizer is left alone, None when it can be fused."""

@@ -288,6 +288,28 @@ def test_one_tensor_in_two_places_stays_one() -> None:
     assert a is b[0]
 
 
+def test_by_hand_the_same_numbers_come_out() -> None:
+    module, other = net(), net()
+    change = applied(module)
+    exec(ENTRY.by_hand(PARAMS), {"model": other})
+    got, wanted = outcome(other, other), outcome(module, module)
+    assert torch.equal(got[0], wanted[0]) and distance(got, wanted) == (0.0, 0.0)
+    assert other(X).dtype is torch.float32 and not torch.equal(other(X), net()(X))
+    assert list(other.state_dict()) == list(net().state_dict())
+    change.undo()
+
+
+def test_by_hand_outputs_of_several_tensors_are_cast_back() -> None:
+    class Two(Net):
+        def forward(self, x: Tensor, scale: float = 1.0) -> Any:
+            hidden = self.body[0](x)
+            return {"hidden": hidden, "rest": (self.head(self.body(x)), torch.arange(3))}
+
+    module = net(Two)
+    exec(ENTRY.by_hand(PARAMS), {"model": module})
+    assert dtypes(module(X)) == [torch.float32, torch.float32, torch.int64]
+
+
 def test_check_knows_the_hardware_and_the_job() -> None:
     job, model = PLAIN.job, PLAIN.job.model
     assert model is not None

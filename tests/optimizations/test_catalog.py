@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import math
+import shlex
+import symtable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -81,6 +84,24 @@ def test_its_declaration_is_complete(optimization: Optimization) -> None:
     assert optimization.addresses <= set(Category) and optimization.addresses
     assert optimization.summary and "\n" not in optimization.summary
     assert all(optimization.space.values())
+
+
+@each
+def test_its_lines_by_hand_stand_alone(optimization: Optimization) -> None:
+    """Nothing of ours, no name but the three, which stay the job's own objects."""
+    for values in product(*(v[:3] for v in optimization.space.values())):
+        lines = optimization.by_hand(dict(zip(optimization.space, values, strict=True)))
+        assert lines.endswith("\n") and "aiak" not in lines
+        if optimization.stage is Stage.ENVIRONMENT:
+            words = [shlex.split(line) for line in lines.splitlines()]
+            assert all(len(w) == 2 and w[0] == "export" and "=" in w[1] for w in words)
+            continue
+        names = symtable.symtable(lines, "by hand", "exec")
+        free = {n.get_name() for n in names.get_symbols() if not n.is_assigned()}
+        free -= {n.get_name() for n in names.get_symbols() if n.is_imported()} | set(dir(builtins))
+        assert free <= {"model", "optimizer", "loader"}
+        assigned = {n.get_name() for n in names.get_symbols() if n.is_assigned()}
+        assert not assigned & {"model", "optimizer", "loader"}, "changed in place, not replaced"
 
 
 def test_no_file_is_missing_from_the_catalog() -> None:

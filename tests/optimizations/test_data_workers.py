@@ -286,3 +286,33 @@ def test_running_persistent_workers_are_left_alone() -> None:
     loader = loader_of(num_workers=1, persistent_workers=True)
     epochs(loader, 1)
     assert ENTRY.apply(loader, {"num_workers": 2}) is None
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_by_hand_the_same_batches_come_from_as_many_workers(persistent: bool) -> None:
+    params = {
+        "num_workers": 2,
+        "prefetch_factor": 4,
+        "pin_memory": False,
+        "persistent_workers": persistent,
+    }
+    changed, loader = loader_of(), loader_of()
+    change = applied(changed, **params)
+    exec(ENTRY.by_hand(params), {"loader": loader})
+    assert [getattr(loader, s) for s in SETTINGS] == [getattr(changed, s) for s in SETTINGS]
+    torch.manual_seed(0)
+    plain = epochs(loader_of(), 1)[0]
+    torch.manual_seed(0)
+    batches = [*loader]
+    assert [int(i) for batch in batches for i in batch[:, 0]] == plain
+    assert {int(i) for batch in batches for i in batch[:, 1]} == {0, 1}, "made by two workers"
+    assert (loader._iterator is not None) is persistent
+    change.undo()
+
+
+def test_by_hand_what_the_job_pins_stays_pinned() -> None:
+    loader = loader_of(pin_memory=True)
+    exec(ENTRY.by_hand({"num_workers": 1, "pin_memory": False}), {"loader": loader})
+    assert loader.pin_memory and loader.num_workers == 1
+    exec(ENTRY.by_hand({"num_workers": 1, "pin_memory": True}), {"loader": (plain := loader_of())})
+    assert plain.pin_memory

@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from aiak_tune.ops.fused_update import operator_of
 from aiak_tune.optimizations.base import Applied
 from aiak_tune.optimizations.catalog import by_name, judge
 from aiak_tune.optimizations.examples import PLAIN
@@ -205,6 +207,22 @@ def scaled_train(model: nn.Module, optimizer: Any, steps: int = 10, bad: int = -
         scaler.step(optimizer)
         scaler.update()
     return [p.detach().clone() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@cases
+def test_by_hand_the_fused_operator_updates(
+    cls: Any, options: dict[str, Any], scaled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = scaled_train if scaled else train
+    plain = run(*job(cls, **options))
+    model, optimizer = job(cls, **options)
+    exec(ENTRY.by_hand({"fused": True}), {"optimizer": optimizer})
+    operator = operator_of(optimizer)
+    called = Mock(wraps=getattr(torch, operator))
+    monkeypatch.setattr(torch, operator, called)
+    close(run(model, optimizer), plain)
+    assert called.call_count == 10
 
 
 @pytest.mark.parametrize("bad", [-1, 0, 3])

@@ -73,8 +73,11 @@ def samples_per_step(record: SliceRecord) -> float | None:
 
 
 def _fed(rows: list[list[int | None]], fetching: Sequence[int]) -> list[list[int | None]]:
-    """Leave out the steps at the end that a loader no longer feeds: `itertools.cycle` keeps what
-    the first epoch gave. Steps without a batch in between are no longer than others."""
+    """Leave out the steps at the end that a loader no longer feeds.
+
+    `itertools.cycle` keeps what the first epoch gave. Steps without a batch in between are no
+    longer than others.
+    """
     pauses = [after - before for before, after in itertools.pairwise((-1, *fetching))]
     fed = fetching[-1] + 1
     return rows[:fed] if len(rows) - fed >= max(2, 2 * max(pauses)) else rows

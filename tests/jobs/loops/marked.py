@@ -20,5 +20,5 @@ for number in range(200):
     gradients = torch.autograd.grad(loss, list(model.parameters()))
     with torch.no_grad():
         for p, g in zip(model.parameters(), gradients, strict=True):
-            p -= 0.01 * g
+            p.sub_(0.01 * g)
     step_done(samples=size)

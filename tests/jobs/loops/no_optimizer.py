@@ -11,4 +11,4 @@ for _ in range(30):
     with torch.no_grad():
         for p in model.parameters():
             if p.grad is not None:
-                p -= 0.01 * p.grad
+                p.sub_(0.01 * p.grad)

@@ -9,6 +9,7 @@ from pathlib import Path
 from aiak_tune.errors import JobError, UsageError
 from aiak_tune.profiles.fingerprint import job_fingerprint
 from aiak_tune.profiles.workload import JobFacts
+from aiak_tune.selector.job_name import job_name
 from aiak_tune.selector.redaction import redact_command
 
 
@@ -24,5 +25,6 @@ def job_facts(command: Sequence[str]) -> JobFacts:
     if shutil.which(command[0]) is None:
         raise JobError(f"{command[0]!r} is no program that can be run here: is the path right?")
     shown = redact_command(command)
-    name = next((Path(w).name for w in command if w.endswith(".py")), Path(command[-1]).name)
-    return JobFacts(fingerprint=job_fingerprint(shown, Path.cwd()), command=tuple(shown), name=name)
+    return JobFacts(
+        fingerprint=job_fingerprint(shown, Path.cwd()), command=tuple(shown), name=job_name(shown)
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import sys
 import time
 from collections import deque
 from typing import Any
@@ -186,13 +187,18 @@ class Evidence:
 
 
 def _few_values(tensor: Any) -> str:
-    """Some of a tensor's values as text; its shape alone where it cannot be flattened."""
+    """Some of a tensor's values as text; its type alone where it cannot be flattened.
+
+    A subclass's own operators are code of the job's (MONAI's MetaTensor wants an index for each
+    of its dimensions): the values are read as a plain tensor's, and what fails may fail anyhow.
+    """
+    torch = sys.modules["torch"]
     try:
-        flat = tensor.detach().reshape(-1)
+        flat = tensor.detach().as_subclass(torch.Tensor).reshape(-1)
         few = flat[:: max(1, flat.numel() // HASHED_VALUES)]
         # As float32: bfloat16 has no numpy twin, and this is for telling apart, not for sums.
         return repr((few if few.is_complex() else few.float()).cpu().tolist())
-    except (RuntimeError, TypeError):  # sparse, nested
+    except Exception:  # sparse, nested, a wrapper without storage
         return repr(type(tensor))
 
 

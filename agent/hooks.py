@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from aiak_tune.agent.express import Express
 from aiak_tune.agent.guest import GUEST, guest
-from aiak_tune.profiles.clock import BACKWARD, OPTIMIZER, StepClock
+from aiak_tune.profiles.clock import BACKWARD, StepClock
 
 HIDDEN = (
     "evidence",
@@ -143,7 +143,7 @@ class _Updates:
             self.ran = False
         self.running.append(frame)
         self.listener.optimizer_begins(optimizer)
-        self.clock.open(OPTIMIZER)
+        self.clock.open_update()
 
     def after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer's step returned."""

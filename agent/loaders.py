@@ -15,18 +15,30 @@ from aiak_tune.profiles.clock import BATCH_NO_GRAD, FETCH
 
 
 def watch_loaders(listener: LoaderListener) -> None:
-    """Tell when loaders start."""
+    """Tell when loaders start, also those that get their iterator without `__iter__`."""
     from torch.utils.data import DataLoader
 
-    plain_iter = DataLoader.__iter__
+    plain_iter, plain_get = DataLoader.__iter__, DataLoader._get_iterator
     started = guest(listener.loader_started)
+    starting: list[Any] = []
 
     @functools.wraps(plain_iter)
     def __iter__(self: Any) -> Any:
         started(self)
-        return plain_iter(self)
+        starting.append(self)
+        try:
+            return plain_iter(self)
+        finally:
+            starting.pop()
+
+    @functools.wraps(plain_get)
+    def _get_iterator(self: Any) -> Any:
+        if not any(loader is self for loader in starting):
+            started(self)
+        return plain_get(self)
 
     patch(DataLoader, "__iter__", __iter__)
+    patch(DataLoader, "_get_iterator", _get_iterator)
 
 
 def watch_batches(listener: SliceListener) -> None:

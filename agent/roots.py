@@ -27,6 +27,7 @@ def find_roots(on_root: Callable[[Any, Any, Any], None]) -> Callable[[], None]:
     """
     import torch
     from torch.nn import Module
+    from torch.nn.parameter import is_lazy
 
     plain = Module.__call__
     compiling = torch.compiler.is_compiling
@@ -34,7 +35,11 @@ def find_roots(on_root: Callable[[Any, Any, Any], None]) -> Callable[[], None]:
 
     @guest
     def begin(module: Any, args: Any, kwargs: Any) -> None:
-        if torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters()):
+        if not torch.is_grad_enabled():
+            return
+        parameters = list(module.parameters())
+        # A lazy module gets its weights in its first call: it is a root from the second on.
+        if any(p.requires_grad for p in parameters) and not any(map(is_lazy, parameters)):
             on_root(module, args, kwargs)
 
     @functools.wraps(plain)

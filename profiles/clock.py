@@ -138,6 +138,11 @@ class StepClock:
         self._last_ns = now
         self._open.append(kind)
 
+    def open_update(self) -> None:
+        """An optimizer's step begins."""
+        self.open(OPTIMIZER)
+        self._before_update = self._spans[OPTIMIZER]
+
     def close(self) -> None:
         """The innermost span ends."""
         now = perf_counter_ns()
@@ -166,8 +171,15 @@ class StepClock:
         self._asides[kind] += 1
 
     def backward_done(self) -> None:
-        """One backward pass ended: a micro-batch."""
+        """One backward pass ended: a micro-batch.
+
+        Inside an update it was a closure's, and what ran since the update began was no update
+        either: the closure's forward.
+        """
         self._micro += 1
+        if self._open and self._open[-1] == OPTIMIZER:
+            self._charge()
+            self._spans[OPTIMIZER] = self._before_update
 
     def gradient_asked(self) -> None:
         """A gradient was taken without backward: a micro-batch where backward is never called."""
@@ -210,6 +222,7 @@ class StepClock:
     def _begin(self, now: int) -> None:
         self._start_ns = now
         self._spans = [0, 0, 0]
+        self._before_update = 0  # what updates had taken in this step when the last one began
         self._batches = self._micro = self._asked = self._samples = 0
         self._countable = True
         self._asides = [0, 0, 0]

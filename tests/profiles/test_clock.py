@@ -202,3 +202,30 @@ def test_a_frozen_model_in_eval_mode_is_trained_and_its_validation_still_seen() 
 
 def test_no_step_is_no_step() -> None:
     assert drop_mixed([]) == []
+
+
+def test_the_forward_of_a_closure_is_no_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning's step runs forward and backward inside; an update before it stays one."""
+    time = Time(monkeypatch)
+    clock = StepClock()
+
+    def passes(ns: int) -> None:
+        time.now += ns
+
+    def update() -> None:
+        clock.open_update()
+        passes(3)
+
+    update()
+    clock.close()
+    update()
+    passes(50)  # the closure's forward
+    clock.open(BACKWARD)
+    passes(100)
+    clock.close()
+    clock.backward_done()
+    passes(7)
+    clock.close()
+    step = clock.end_update(1)
+    assert step is not None
+    assert (step.optimizer_ns, step.backward_ns, step.step_ns) == (3 + 7, 100, 163)

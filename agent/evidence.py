@@ -33,6 +33,7 @@ class Evidence:
         self._optimizers: dict[int, Any] = {}
         self._shapes: tuple[tuple[int, ...], ...] = ()
         self._vary = False
+        self._layout: dict[str, Any] = {}
         self._watched: list[tuple[Any, Any]] = []
         self._disturbed: set[int] = set()
         self._probed: set[int] = set()
@@ -114,6 +115,7 @@ class Evidence:
         self._roots[id(module)] = module
         if len(self._roots) == 1:
             self._shapes = shapes
+            self._layout = facts.convolution_facts(module)  # before settings change it
             self._seen["amp"] = self._autocast_on()
             self._seen["compiled"] = _is_compiled(module)
         plan = self._plan
@@ -143,7 +145,7 @@ class Evidence:
         found: dict[str, Any] = dict(self._seen)
         if self._roots:
             root = next(iter(self._roots.values()))
-            found["model"] = facts.model_facts(root)
+            found["model"] = facts.model_facts(root) | self._layout
             found["ddp"] = type(root).__name__ == "DistributedDataParallel"
             found["batch_shapes"] = [list(s) for s in self._shapes]
             found["dtype"] = _dtype(root)

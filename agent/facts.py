@@ -33,6 +33,17 @@ def model_facts(module: Any) -> dict[str, Any]:
     }
 
 
+def convolution_facts(module: Any) -> dict[str, Any]:
+    """How many convolutions the root module has, and whether all of them are channels-last."""
+    from aiak_tune.ops.layouts import convolution_weights, is_last
+
+    weights = convolution_weights(module)
+    return {
+        "convolutions": len(weights),
+        "channels_last": bool(weights) and all(is_last(w) for w in weights),
+    }
+
+
 def optimizer_facts(optimizer: Any) -> dict[str, Any]:
     """The document's optimizer facts; `fused` None where the class has no such option."""
     parameters = [p for g in optimizer.param_groups for p in g["params"]]

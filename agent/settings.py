@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from aiak_tune.optimizations.base import Applied, Settings, Stage
-from aiak_tune.optimizations.catalog import by_name
+from aiak_tune.optimizations.catalog import CATALOG, by_name
 
 # What a change to somebody else's objects may raise: told, and the other entries go on.
 FAULTS = (
@@ -18,7 +18,9 @@ class Applier:
     """The settings of one run; an entry that fails is told, and the others go on."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = {by_name[name]: params for name, params in settings.items()}
+        given = {by_name[name]: params for name, params in settings.items()}
+        # In the catalog's order, whatever the settings': it says who stands inside whom.
+        self._settings = {entry: given[entry] for entry in CATALOG if entry in given}
         self.applied: dict[str, list[Applied]] = {}
         self.problems: dict[str, str] = {}
 

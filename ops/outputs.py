@@ -1,40 +1,53 @@
-"""Casting whatever a module's forward returns, its structure and types kept."""
+"""Changing the tensors in whatever a module's forward returns, its structure and types kept."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
 
+Change = Callable[[torch.Tensor], torch.Tensor]
+
 
 def to_float32(value: Any, seen: dict[int, Any]) -> Any:
-    """Return `value` with each half-precision tensor in float32; what has none is returned as is.
+    """Return `value` with each half-precision tensor in float32; see `with_tensors`."""
+    return with_tensors(value, _float32, seen)
+
+
+def _float32(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+
+
+def with_tensors(value: Any, change: Change, seen: dict[int, Any]) -> Any:
+    """Return `value` with `change` done to each tensor; where nothing changed, as it came.
 
     Args:
         value: a tensor, or tuples (named ones too), lists, mappings and dataclasses of them; the
             types are kept. Other objects are left alone.
+        change: returns its tensor itself where it is to stay.
         seen: results by id, so that one tensor in two places stays one.
     """
     if isinstance(value, torch.Tensor):
-        if value.dtype not in (torch.bfloat16, torch.float16):
-            return value
-        if id(value) not in seen:
-            seen[id(value)] = value.float()
-        return seen[id(value)]
+        changed = seen.get(id(value))
+        if changed is None:
+            changed = change(value)
+            if changed is not value:
+                seen[id(value)] = changed
+        return changed
     if isinstance(value, MutableMapping):  # before dataclasses: transformers' outputs are both
-        new = {k: to_float32(v, seen) for k, v in value.items()}
+        new = {k: with_tensors(v, change, seen) for k, v in value.items()}
         return with_items(value, {k: v for k, v in new.items() if v is not value[k]})
     if isinstance(value, (tuple, list)):
-        items = [to_float32(v, seen) for v in value]
+        items = [with_tensors(v, change, seen) for v in value]
         if all(a is b for a, b in zip(items, value, strict=True)):
             return value
         return rebuild(value, items)
     if is_dataclass(value) and not isinstance(value, type):
         old = {f.name: getattr(value, f.name) for f in fields(value)}
-        new = {k: to_float32(v, seen) for k, v in old.items()}
+        new = {k: with_tensors(v, change, seen) for k, v in old.items()}
         return with_fields(value, {k: v for k, v in new.items() if v is not old[k]})
     return value
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -121,111 +117,16 @@ def at_best(profile: WorkloadProfile) -> float:
 def autocast_forward(module: Any, dtype: str) -> Applied | None:
     """Run `module`'s forward under autocast from now on; None where that would change nothing.
 
-    Nothing is left in the instance: the wrapper stands on its class and acts for this instance
-    alone, so that copies, pickles, `isinstance` and `state_dict` stay as they were. Usable
-    without the tuner.
+    Nothing is left in the instance (ops/forwards.py). Usable without the tuner.
     """
     import torch
+
+    from aiak_tune.ops.autocast import Autocast
+    from aiak_tune.ops.forwards import wrap_forward
 
     parameters = [p for p in module.parameters() if p.dtype is torch.float32]
     if not parameters or isinstance(module, torch.nn.DataParallel):
         # DataParallel's threads would get autocast's default dtype, float16, in its place.
         return None
-    root = Root(parameters[0].device.type, getattr(torch, dtype))
-    undo = wrap_instance(module, root) if "forward" in vars(module) else wrap_class(module, root)
-    return Applied(undo=undo, effect=root.effect, plain=root.plain)
-
-
-class Root:
-    """What the wrapper needs to know of one root module, and what it counted."""
-
-    def __init__(self, device: str, dtype: Any) -> None:
-        self.device = device
-        self.dtype = dtype
-        self.forwards = 0
-        self.traced = False
-        self.bypassed = 0
-
-    def run(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Call `forward` under autocast, in training and evaluation alike.
-
-        A plan holds for the whole job: validation must judge the numerics that are trained, and
-        a model that computes differently in eval would hide a fault until deployment.
-        """
-        import torch
-
-        from aiak_tune.ops.outputs import to_float32
-
-        if self.bypassed or torch.is_autocast_enabled(self.device):
-            return forward(*args, **kwargs)  # the job's own autocast wins
-        # A compiled forward would be compiled again for every value of a counter that it reads.
-        if torch.compiler.is_compiling():
-            self.traced = True
-        else:
-            self.forwards += 1
-        with torch.autocast(self.device, dtype=self.dtype):
-            outputs = forward(*args, **kwargs)
-        return to_float32(outputs, {})
-
-    def effect(self) -> str | None:
-        """Say how often the forward ran under autocast; None when it never did."""
-        if self.traced:
-            return "a compiled forward under autocast"
-        return f"{self.forwards} forwards under autocast" if self.forwards else None
-
-    @contextmanager
-    def plain(self) -> Iterator[None]:
-        """Compute as written while inside."""
-        self.bypassed += 1
-        try:
-            yield
-        finally:
-            self.bypassed -= 1
-
-
-# id of a root → (the root while it lives, its record). By id: a module may define __eq__.
-ROOTS: dict[int, tuple[weakref.ref[Any], Root]] = {}
-
-
-def wrap_class(module: Any, root: Root) -> Callable[[], None]:
-    """Wrap `forward` of the module's class for this instance; return the way back."""
-    cls, key = type(module), id(module)
-    inherited = "forward" not in vars(cls)
-    original = cls.forward
-
-    @functools.wraps(original)
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        entry = ROOTS.get(id(self))
-        if entry is None or entry[1] is not root:
-            return original(self, *args, **kwargs)
-        return root.run(functools.partial(original, self), args, kwargs)
-
-    def undo() -> None:
-        ROOTS.pop(key, None)
-        if vars(cls).get("forward") is not forward:
-            return  # somebody wrapped it again; without its entry the wrapper only passes on
-        if inherited:
-            del cls.forward
-        else:
-            cls.forward = original
-
-    # A new module can get the id of a dead one: the entry must go first.
-    ROOTS[key] = (weakref.ref(module, lambda _: ROOTS.pop(key, None)), root)
-    cls.forward = forward
-    return undo
-
-
-def wrap_instance(module: Any, root: Root) -> Callable[[], None]:
-    """Wrap a `forward` that the instance brings itself (OptimizedModule, others' patches)."""
-    original = vars(module)["forward"]
-
-    @functools.wraps(original)
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        return root.run(original, args, kwargs)
-
-    def undo() -> None:
-        if vars(module).get("forward") is forward:
-            vars(module)["forward"] = original
-
-    vars(module)["forward"] = forward
-    return undo
+    root = Autocast(parameters[0].device.type, getattr(torch, dtype))
+    return Applied(undo=wrap_forward(module, root), effect=root.effect, plain=root.plain)

@@ -7,11 +7,18 @@ from dataclasses import replace
 
 from aiak_tune.optimizations.amp import Amp
 from aiak_tune.optimizations.base import Finding, Optimization
+from aiak_tune.optimizations.channels_last import ChannelsLast
 from aiak_tune.optimizations.data_workers import DataWorkers
 from aiak_tune.optimizations.fused_optimizer import FusedOptimizer
 from aiak_tune.profiles.workload import WorkloadProfile
 
-CATALOG: tuple[Optimization, ...] = (Amp(), DataWorkers(), FusedOptimizer())
+# Entries of one stage are applied in this order: the last stands outermost.
+CATALOG: tuple[Optimization, ...] = (
+    ChannelsLast(),
+    Amp(),
+    DataWorkers(),
+    FusedOptimizer(),
+)
 
 by_name: Mapping[str, Optimization] = {entry.name: entry for entry in CATALOG}
 

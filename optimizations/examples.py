@@ -40,6 +40,8 @@ PLAIN = WorkloadProfile(
             parameter_tensors=161,
             trainable_parameters=25_557_032,
             devices=("cuda:0",),
+            convolutions=53,
+            channels_last=False,
         ),
         optimizer="AdamW",
         optimizer_facts=OptimizerFacts(

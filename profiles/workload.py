@@ -24,13 +24,18 @@ class Warn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """The root module: class name, number of parameters and of parameter tensors."""
+    """The root module: class name, number of parameters and of parameter tensors.
+
+    `convolutions`: those in 2-D and 3-D; `channels_last`: the job laid all of them out so itself.
+    """
 
     cls: str
     parameters: int
     parameter_tensors: int
     trainable_parameters: int = 0
     devices: tuple[str, ...] = ()
+    convolutions: int | None = None
+    channels_last: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

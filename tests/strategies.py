@@ -88,6 +88,8 @@ def jobs() -> st.SearchStrategy[JobFacts]:
             parameters=SIZES,
             parameter_tensors=st.integers(0, 10**4),
             devices=st.lists(DEVICES, max_size=2, unique=True).map(tuple),
+            convolutions=optional(st.integers(0, 200)),
+            channels_last=st.none() | st.booleans(),
         ),
         optimizer_facts=st.none() | optimizers(),
         dtype=st.none() | DTYPES,

@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from aiak_tune.ops.forwards import LIVE
 from aiak_tune.ops.outputs import to_float32
-from aiak_tune.optimizations import amp
 from aiak_tune.optimizations.base import Applied
 from aiak_tune.optimizations.catalog import by_name, judge
 from aiak_tune.optimizations.examples import PLAIN
@@ -124,6 +124,7 @@ def test_the_jobs_own_autocast_wins() -> None:
 def test_nothing_is_left_in_the_instance_and_undo_is_exact(cls: type[nn.Module]) -> None:
     module = net(cls)
     before, forward, own = dict(vars(module)), cls.forward, "forward" in vars(cls)
+    live = dict(LIVE)
     keys = list(module.state_dict())
     change = applied(module)
     assert dict(vars(module)) == before and list(module.state_dict()) == keys
@@ -131,7 +132,7 @@ def test_nothing_is_left_in_the_instance_and_undo_is_exact(cls: type[nn.Module])
     assert inspect.signature(module.forward) == inspect.signature(Net().forward)
     assert module.forward.__doc__ == "Say something."
     change.undo()
-    assert cls.forward is forward and ("forward" in vars(cls)) is own and not amp.ROOTS
+    assert cls.forward is forward and ("forward" in vars(cls)) is own and live == LIVE
 
 
 def test_copies_and_pickles_compute_as_written() -> None:
@@ -154,7 +155,7 @@ def test_copies_and_pickles_compute_as_written() -> None:
 
 
 def test_two_roots_of_one_class_and_a_dead_one() -> None:
-    first, second = net(), net()
+    first, second, live = net(), net(), dict(LIVE)
     plain = first(X)
     a, b = applied(first), applied(second)
     first(X), second(X), second(X)
@@ -165,7 +166,7 @@ def test_two_roots_of_one_class_and_a_dead_one() -> None:
     a.undo()
     assert torch.equal(first(X), plain) and not torch.equal(second(X), plain)
     del second
-    assert not amp.ROOTS
+    assert live == LIVE
     b.undo()
     a.undo()
 

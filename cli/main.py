@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from aiak_tune import __version__
-from aiak_tune.cli import catalog, history, profile, run, show, tune
+from aiak_tune.cli import catalog, explain, history, profile, run, show, tune
 from aiak_tune.cli.messages import quote, say
 from aiak_tune.errors import AiakTuneError, JobError, UsageError
 
-VERBS = (profile, tune, run, history, show, catalog)
+VERBS = (profile, tune, run, explain, history, show, catalog)
 INTERRUPTED = 130
 LOG = "log what happens; -vv: more of it"
 BEHIND = "the training command goes behind `--`, as in `aiak-tune {} -- python train.py`"

@@ -79,6 +79,11 @@ def command(text: str) -> Text:
     return Text(clean(text), style="bold", no_wrap=True)
 
 
+def code(text: str) -> Text:
+    """Return a line of code to copy: never wrapped, its indentation kept."""
+    return Text(clean(text), no_wrap=True)
+
+
 def table(*columns: str, title: str | None = None) -> Table:
     """Return an empty table in the one look that all have; columns may be narrowed after."""
     made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", padding=(0, 1, 0, 0))

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aiak_tune.cli.lookup import read_plan
 from aiak_tune.cli.messages import say
 from aiak_tune.cli.options import PLAN_FILE, Verbs, add_job_verb
 from aiak_tune.errors import PlanError, StoreError, UsageError
@@ -69,24 +70,10 @@ def _plan(args: argparse.Namespace) -> Plan | None:
     if args.recommend is not None:
         return recommended(args.command)
     if args.plan is not None:
-        return _read(args.plan)
+        return read_plan(args.plan)
     here = f"; there is {PLAN_FILE} here: --plan {PLAN_FILE} uses it" if PLAN_FILE.exists() else ""
     say(f"no plan given, running as written{here}")
     return None
-
-
-def _read(path: Path) -> Plan:
-    from aiak_tune.selector.plan import load_plan
-
-    try:
-        text = path.read_text()
-    except OSError as error:
-        raise UsageError(
-            f"cannot read the plan {path}: {error.strerror}; `aiak-tune tune` writes one"
-        ) from error
-    except ValueError as error:
-        raise UsageError(f"the plan {path} is no text file") from error
-    return load_plan(text)
 
 
 def recommended(command: tuple[str, ...]) -> Plan | None:

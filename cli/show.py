@@ -11,7 +11,6 @@ from aiak_tune.cli.options import Verbs, add_json_option
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from aiak_tune.api.store.repository import SqlTuningStore
     from aiak_tune.selector.results import TuningResult
 
 
@@ -27,25 +26,13 @@ def run(args: argparse.Namespace) -> int:
     """Print one tuning; an id that fits none or several is an error."""
     from aiak_tune.api.store import open_store
     from aiak_tune.api.store.documents import tuning_document
+    from aiak_tune.cli.lookup import find_tuning
     from aiak_tune.cli.output import emit
 
     with open_store() as store:
-        tuning = _find(store, args.id)
+        tuning = find_tuning(store, args.id)
     emit(_screen(tuning), tuning_document(tuning), json=args.json)
     return 0
-
-
-def _find(store: SqlTuningStore, id_: str) -> TuningResult:
-    from aiak_tune.errors import NotFoundError
-
-    if id_ == "last":
-        tuning = next(iter(store.newest(limit=1)), None)
-    else:
-        # An id is written in capitals; people type it as they like.
-        tuning = store.find(id_) or store.find(id_.upper())
-    if tuning is None:
-        raise NotFoundError("tuning (see `aiak-tune history`)", id_)
-    return tuning
 
 
 def _screen(tuning: TuningResult) -> Iterator[RenderableType]:

@@ -13,6 +13,7 @@ SURFACE = {
         "--steps", "--warmup", "--keep-logs", "--no-wait", "--json",
     },
     "run": {"--plan", "--recommend", "--force", "--no-fallback"},
+    "explain": {"plan", "--json"},
     "history": {"--limit", "--job", "--json"},
     "show": {"id", "--json"},
     "catalog": {"--json"},

@@ -47,7 +47,7 @@ class StoreError(AiakTuneError):
 class NotFoundError(AiakTuneError):
     """Nothing of this kind has this name."""
 
-    def __init__(self, kind: str, name: str) -> None:
-        super().__init__(f"there is no {kind} {name!r}")
+    def __init__(self, kind: str, name: str, remedy: str = "") -> None:
+        super().__init__(f"there is no {kind} {name!r}" + (f": {remedy}" if remedy else ""))
         self.kind = kind
         self.name = name

@@ -15,6 +15,8 @@ from aiak_tune.agent.records import ProbeRecord
 from aiak_tune.agent.seeding import disturb
 from aiak_tune.agent.settings import Applier
 from aiak_tune.agent.spec import SlicePlan
+from aiak_tune.ops.draws import Draws
+from aiak_tune.optimizations.compile import is_compiled
 
 WATCHED_TENSORS, WATCHED_VALUES = 8, 65_536
 HASHED_VALUES = 4096
@@ -25,7 +27,7 @@ class Evidence:
 
     def __init__(self, torch: Any, plan: SlicePlan) -> None:
         self._torch, self._plan = torch, plan
-        self._keep_losses = plan.parity > 0
+        self._keep_losses = Draws.as_plain = plan.parity > 0
         self._asked = False
         self._losses: list[Any] = []
         self._late: deque[Any] = deque(maxlen=8)
@@ -100,7 +102,7 @@ class Evidence:
 
     def compared(self) -> None:
         """The steps whose losses are compared are over: the same number in every run."""
-        self._keep_losses = False
+        self._keep_losses = Draws.as_plain = False
 
     def warm(self) -> None:
         """The counted window begins."""
@@ -117,7 +119,7 @@ class Evidence:
             self._shapes = shapes
             self._layout = facts.convolution_facts(module)  # before settings change it
             self._seen["amp"] = self._autocast_on()
-            self._seen["compiled"] = _is_compiled(module)
+            self._seen["compiled"] = is_compiled(module)
         plan = self._plan
         if plan.disturb:
             disturb(self._torch, module, plan.disturb, plan.disturb_seed, self._disturbed)
@@ -215,12 +217,6 @@ def _dtype(module: Any) -> str | None:
         if p.is_floating_point():
             counts[str(p.dtype)] = counts.get(str(p.dtype), 0) + p.numel()
     return max(counts, key=lambda k: counts[k]).removeprefix("torch.") if counts else None
-
-
-def _is_compiled(module: Any) -> bool:
-    if getattr(module, "_compiled_call_impl", None) is not None:
-        return True
-    return any(type(m).__name__ == "OptimizedModule" for m in module.modules())
 
 
 def _process_start() -> float:

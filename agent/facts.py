@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import shutil
 import sys
+import sysconfig
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -133,6 +137,7 @@ def environment_facts(torch: Any) -> dict[str, Any]:
         "gpu_count": 0,
     }
     facts["bf16_fast"] = _cpu_bf16(torch)
+    facts |= _compile_facts(torch)
     if torch.cuda.is_available():
         device = torch.cuda.current_device()
         properties = torch.cuda.get_device_properties(device)
@@ -146,6 +151,18 @@ def environment_facts(torch: Any) -> dict[str, Any]:
         nccl = torch.cuda.nccl.version() if torch.distributed.is_nccl_available() else None
         facts["nccl"] = ".".join(map(str, nccl)) if nccl else None
     return facts
+
+
+def _compile_facts(torch: Any) -> dict[str, Any]:
+    """Whether what torch.compile calls is there: a compiler, Python's headers, triton."""
+    names = [os.environ.get("CXX", "g++")]
+    if torch.cuda.is_available():  # triton takes any C compiler
+        names += [os.environ.get("CC", "gcc"), "clang"]
+    headers = os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h"))
+    return {
+        "compiler": headers and any(shutil.which(name) for name in names),
+        "triton": importlib.util.find_spec("triton") is not None,
+    }
 
 
 def _cpu_bf16(torch: Any) -> bool | None:

@@ -17,6 +17,7 @@ from aiak_tune.agent.facts import tensors_in
 from aiak_tune.agent.records import ProbeRecord
 from aiak_tune.agent.seeding import kept_randomness
 from aiak_tune.agent.settings import FAULTS
+from aiak_tune.ops.draws import Draws
 
 Context = Callable[[], AbstractContextManager[object]]
 PROBED_VALUES = 4_000_000
@@ -32,15 +33,17 @@ def model_probe(
     computation, relative to its norm; the yardstick is the same for plain bfloat16 autocast.
     """
     try:
-        with torch.enable_grad():
+        with torch.enable_grad(), _drawing_as_plain():
             changed = _compute(torch, module, args, kwargs)
             with ExitStack() as stack:
+                # A compiled call runs the module's own hooks too: then the plain one must.
+                whole = _compiled(module) is not None
                 for context in plain:
                     stack.enter_context(context())
-                reference = _compute(torch, module, args, kwargs)
+                reference = _compute(torch, module, args, kwargs, whole=whole)
                 device = next(module.parameters()).device.type
                 with torch.autocast(device, dtype=torch.bfloat16):
-                    yard = _compute(torch, module, args, kwargs)
+                    yard = _compute(torch, module, args, kwargs, whole=whole)
         pairs = [
             (_distance(a, r), _distance(y, r))
             for a, y, r in zip(changed, yard, reference, strict=True)
@@ -61,10 +64,30 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:300]
 
 
-def _compute(torch: Any, module: Any, args: Any, kwargs: Any) -> tuple[list[Any], list[Any]]:
-    """Return the float outputs and the gradients of a fixed random product of them."""
+def _compiled(module: Any) -> Any:
+    """Return what `Module.__call__` calls in place of the module's own code; None for nothing."""
+    return getattr(module, "_compiled_call_impl", None)
+
+
+@contextmanager
+def _drawing_as_plain() -> Iterator[None]:
+    before, Draws.as_plain = Draws.as_plain, True
+    try:
+        yield
+    finally:
+        Draws.as_plain = before
+
+
+def _compute(
+    torch: Any, module: Any, args: Any, kwargs: Any, *, whole: bool = False
+) -> tuple[list[Any], list[Any]]:
+    """Return the float outputs and the gradients of a fixed random product of them.
+
+    `whole`: with the module's own hooks.
+    """
+    call = _compiled(module) or (module._call_impl if whole else module.forward)
     with _kept_buffers(torch, module), _kept_randomness(torch):
-        outputs = module.forward(*_twins(torch, args), **_twins(torch, kwargs))
+        outputs = call(*_twins(torch, args), **_twins(torch, kwargs))
         floats = [
             t.float() if t.dtype in (torch.bfloat16, torch.float16) else t
             for t in tensors_in(outputs)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from aiak_tune.optimizations.amp import Amp
 from aiak_tune.optimizations.base import Finding, Optimization
 from aiak_tune.optimizations.channels_last import ChannelsLast
+from aiak_tune.optimizations.compile import Compile
 from aiak_tune.optimizations.data_workers import DataWorkers
 from aiak_tune.optimizations.fused_optimizer import FusedOptimizer
 from aiak_tune.profiles.workload import WorkloadProfile
@@ -16,6 +17,7 @@ from aiak_tune.profiles.workload import WorkloadProfile
 CATALOG: tuple[Optimization, ...] = (
     ChannelsLast(),
     Amp(),
+    Compile(),
     DataWorkers(),
     FusedOptimizer(),
 )

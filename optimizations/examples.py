@@ -68,6 +68,8 @@ PLAIN = WorkloadProfile(
         cores=16,
         ram_bytes=137_438_953_472,
         shm_free_bytes=68_719_476_736,
+        compiler=True,
+        triton=True,
     ),
     steps=StepFacts(
         counted=20,

@@ -98,7 +98,10 @@ class JobFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """Where it ran, compared field by field when a plan is to be used elsewhere."""
+    """Where it ran, compared field by field when a plan is to be used elsewhere.
+
+    `compiler`: a C++ compiler and Python's headers; `triton`: the package; for torch.compile.
+    """
 
     gpu: str | None = None
     gpu_count: int = 0
@@ -118,6 +121,8 @@ class Environment:
     storage: str | None = None
     shm_free_bytes: int | None = None
     bf16_fast: bool | None = None
+    compiler: bool | None = None
+    triton: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

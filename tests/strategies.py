@@ -113,6 +113,8 @@ def environments() -> st.SearchStrategy[Environment]:
         ranks_per_node=st.integers(1, 8),
         shm_free_bytes=optional(SIZES),
         bf16_fast=st.none() | st.booleans(),
+        compiler=st.none() | st.booleans(),
+        triton=st.none() | st.booleans(),
     )
 
 

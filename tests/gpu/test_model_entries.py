@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from aiak_tune.ops.draws import Draws
 from aiak_tune.ops.layouts import is_last
 from aiak_tune.optimizations.base import Applied
 from aiak_tune.optimizations.catalog import by_name
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.gpu
 PARAMS: Any = {
     "amp": {"dtype": "bfloat16"},
     "channels-last": {"format": "channels_last"},
+    "compile": {"mode": "default"},
 }
 
 
@@ -50,9 +52,10 @@ def applied(module: nn.Module, *names: str) -> list[Applied]:
     return found  # type: ignore[return-value]
 
 
-def outcome(module: nn.Module, x: Tensor) -> list[Tensor]:
+def outcome(module: nn.Module, x: Tensor, *, autocast: bool = False) -> list[Tensor]:
     module.zero_grad()
-    outputs = module(x)
+    with torch.autocast("cuda", dtype=torch.bfloat16, enabled=autocast):
+        outputs = module(x)
     sum(t.double().square().mean() for t in outputs).backward()
     grads = [p.grad.double() for p in module.parameters() if p.grad is not None]
     return [t.detach().double() for t in outputs] + grads
@@ -115,13 +118,74 @@ def test_updates_go_on_when_it_is_applied_beside_a_state(
 def test_channels_last_and_amp_stay_within_twice_autocasts_own_error() -> None:
     module, x = net(), images()
     exact = outcome(net().double(), x.double())
-    with torch.autocast("cuda", dtype=torch.bfloat16):
-        outputs = module(x)
-    sum(t.double().square().mean() for t in outputs).backward()
-    yard = [t.detach().double() for t in outputs]
-    yard += [p.grad.double() for p in module.parameters()]
+    yard = off(outcome(net(), x, autocast=True), exact)
     changes = applied(module, "channels-last", "amp")
     found = outcome(module, x)
     assert all(t.dtype is torch.float32 and t.is_contiguous() for t in module(x))
-    assert off(found, exact) <= 2 * off(yard, exact)
+    assert off(found, exact) <= 2 * yard
     assert all(change.effect() for change in changes)
+
+
+class Dropping(Net):
+    def forward(self, x: Tensor) -> Any:
+        scores, features = super().forward(x)
+        return nn.functional.dropout(scores, 0.4, self.training), features
+
+
+def seeded(module: nn.Module, x: Tensor) -> list[Tensor]:
+    torch.manual_seed(3)
+    return outcome(module, x)
+
+
+@pytest.fixture
+def _drawing_as_plain() -> Any:
+    torch._dynamo.reset()
+    Draws.as_plain = True
+    yield
+    Draws.as_plain = False
+
+
+@pytest.mark.usefixtures("_drawing_as_plain")
+@pytest.mark.parametrize("names", [("compile",), ("channels-last", "compile")], ids=str)
+def test_compiled_kernels_stay_within_rounding_and_draw_the_same(names: tuple[str, ...]) -> None:
+    torch.manual_seed(0)
+    module, x = Dropping().cuda(), images()
+    plain = seeded(module, x)
+    changes = applied(module, *names)
+    assert off(seeded(module, x), plain) < 1e-5
+    assert str(changes[-1].effect()).startswith("1 graph compiled")
+    Draws.as_plain = False
+    assert off(seeded(module, x), plain) > 0.01, "masks of its own"
+    assert str(changes[-1].effect()).startswith("2 graphs compiled")
+    for change in reversed(changes):
+        change.undo()
+    assert off(seeded(module, x), plain) < 1e-6
+
+
+@pytest.mark.usefixtures("_drawing_as_plain")
+def test_all_three_stay_within_twice_autocasts_own_error() -> None:
+    module, x = net(), images()
+    exact = outcome(net().double(), x.double())
+    yard = off(outcome(net(), x, autocast=True), exact)
+    changes = applied(module, "channels-last", "amp", "compile")
+    found = outcome(module, x)
+    assert all(t.dtype is torch.float32 and t.is_contiguous() for t in module(x))
+    assert off(found, exact) <= 2 * yard
+    assert [change.effect() for change in changes][:2] == [
+        "3 convolutions channels-last in a compiled forward",
+        "a compiled forward under autocast",
+    ]
+
+
+def test_a_probe_of_compiled_dropout_passes() -> None:
+    from aiak_tune.agent import probe
+
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    module, x = Dropping().cuda(), images()
+    changes = applied(module, "channels-last", "amp", "compile")
+    module(x)
+    contexts = [change.plain for change in changes if change.plain is not None]
+    answer = probe.model_probe(torch, module, (x,), {}, contexts)
+    assert answer.problem is None and answer.error is not None and answer.yard is not None
+    assert 0 < answer.error <= 2 * answer.yard < 0.1

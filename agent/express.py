@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import perf_counter_ns
 
-from aiak_tune.profiles.clock import StepTimes
+from aiak_tune.profiles.clock import NOTHING, StepTimes
 
 Switch = Callable[[bool], None]
-NOTHING = (0, 0, 0)
 
 
 class Express:

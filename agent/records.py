@@ -30,13 +30,16 @@ class WindowRecord:
     """The counted window: clean steps between two device synchronisations, nanoseconds.
 
     `steps` are rows [step_ns, fetch_ns, batches, micro_batches, samples or null], evaluation left
-    out; `wall_ns` is theirs alone.
+    out; `wall_ns` is theirs alone. `mixed` steps were left out, of which `doubtful` may have held
+    a rollout. `rollouts`: updates from one rollout to the next, 0 where none were seen.
     """
 
     wall_ns: int
     steps: list[list[int | None]]
     mixed: int
     updates_skipped: int = 0
+    rollouts: int = 0
+    doubtful: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import Any
 from aiak_tune.agent.express import Express
 from aiak_tune.agent.guest import GUEST, guest
 from aiak_tune.agent.hooks import Thread
-from aiak_tune.profiles.clock import FORWARD_EVAL_MODE, FORWARD_NO_GRAD
+from aiak_tune.profiles.clock import FORWARD_EVAL_MODE, FORWARD_NO_GRAD, ROLLOUT
 
 
 def find_roots(on_root: Callable[[Any, Any, Any], None]) -> Callable[[], None]:
@@ -100,7 +100,7 @@ class RootWatch:
                 if not express.on:
                     called(module, args, kwargs)
                 elif not gradients():
-                    express.aside(FORWARD_NO_GRAD)
+                    express.aside(ROLLOUT if module.training else FORWARD_NO_GRAD)
                 elif not module.training:
                     express.aside(FORWARD_EVAL_MODE)
             if own:

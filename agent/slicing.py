@@ -29,21 +29,26 @@ from aiak_tune.agent.sights import Sights
 from aiak_tune.agent.spec import RunSpec, SlicePlan
 from aiak_tune.agent.telling import Telling
 from aiak_tune.optimizations.base import Stage
+from aiak_tune.profiles.asides import is_mixed, sort_out
 from aiak_tune.profiles.clock import (
     BATCH_NO_GRAD,
     FORWARD_EVAL_MODE,
     FORWARD_NO_GRAD,
+    NOTHING,
+    ROLLOUT,
     Asides,
     StepClock,
     StepTimes,
-    drop_mixed,
-    is_mixed,
-    usual_asides,
 )
 
 PROGRESS_EVERY_NS = 300_000_000
 FEWEST_STEPS = 3
 MOST_MIXED = 32  # profiled steps with an evaluation in them, before profiling is given up
+MARKS_LATE = (
+    "aiak_tune.step_done was called for the first time when the steps had been counted: optimizer "
+    "updates were taken for steps; import it in the main script to have it noticed before"
+)
+REMEMBERED = 40  # steps before the window in which rollouts are looked for
 LONGEST_WARMUP = 400  # updates in which the order of several optimizers must become regular
 
 
@@ -67,7 +72,9 @@ class Slice:
         self.seeding: BatchSeeding | None = None
         self._steps: list[StepTimes] = []
         self._extra = 0
-        self._usual: Asides = (0, 0, 0)
+        self._usual: Asides = NOTHING
+        self._before: list[Asides] = []
+        self._warnings: list[list[str]] = []
         self.feed = Feed()
         self._seen = self._skipped = 0
         self._started_ns = 0
@@ -124,7 +131,9 @@ class Slice:
         """The job says that a step is done: what was taken for one before was none."""
         if not self.clock.marked:
             if self._window is not None:
-                return  # what was counted is over, and cannot be counted anew
+                # What was counted is over, and cannot be counted anew.
+                self._warnings = [["marks_late", MARKS_LATE]]
+                return
             self.express.stop()
             self.clock.mark()
             self._seen = 0
@@ -179,7 +188,7 @@ class Slice:
     def root_called(self, module: Any, args: Any, kwargs: Any) -> None:
         """Tell training from evaluation; take a batch for the probe when it is due."""
         if not self._torch.is_grad_enabled():
-            self.clock.aside(FORWARD_NO_GRAD)
+            self.clock.aside(ROLLOUT if module.training else FORWARD_NO_GRAD)
             return
         if not module.training:
             self.clock.aside(FORWARD_EVAL_MODE)
@@ -199,6 +208,7 @@ class Slice:
     def _warm_up(self, step: StepTimes) -> None:
         self._seen += 1
         self._optimizer_ns = [*self._optimizer_ns[-9:], step.optimizer_ns]
+        self._before = [*self._before[-REMEMBERED:], step.asides]
         self._tell("warm-up")
         plan = self._plan
         if self._seen == plan.parity:
@@ -276,20 +286,24 @@ class Slice:
         return not workers or batches % workers == 0 or self._extra > 2 * workers
 
     def _close_window(self, wall_ns: int) -> None:
-        kept = drop_mixed(self._steps)
-        self._usual = usual_asides(self._steps)
-        dropped = len(self._steps) - len(kept)
-        if dropped:
-            wall_ns -= sum(s.step_ns for s in self._steps) - sum(s.step_ns for s in kept)
-        rows = [list(s.row) for s in kept]
+        found = sort_out(self._steps, self._before)
+        self._usual = found.usual
+        if len(found.kept) < len(self._steps):
+            wall_ns -= sum(s.step_ns for s in self._steps) - sum(s.step_ns for s in found.kept)
         self._window = WindowRecord(
-            wall_ns=wall_ns, steps=rows, mixed=dropped, updates_skipped=self._skipped
+            wall_ns=wall_ns,
+            steps=[list(s.row) for s in found.kept],
+            mixed=found.mixed,
+            updates_skipped=self._skipped,
+            rollouts=found.rollouts,
+            doubtful=found.doubtful,
         )
         self._memory = facts.peak_memory(self._torch)
         self._tell("counted")
 
     def _profile(self, step: StepTimes) -> None:
-        wanted = self._plan.profiled
+        turn = (self._window.rollouts if self._window else 0) or 1
+        wanted = -(-self._plan.profiled // turn) * turn  # rollouts with all their updates
         if self.profiling.running:
             good = self.profiling.step(mixed=is_mixed(step, self._usual))
             if good < wanted and self.profiling.seen < wanted + MOST_MIXED:
@@ -352,7 +366,7 @@ class Slice:
             probes=self.evidence.probes,
             memory_bytes=self._memory,
             startup_s=self.evidence.startup_s,
-            warnings=warnings + self.profiling.warnings,
+            warnings=warnings + self.profiling.warnings + self._warnings,
         )
         write_result(self._run_dir, record)
 

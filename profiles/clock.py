@@ -9,23 +9,24 @@ exactly.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median_high
 from time import perf_counter_ns
 from typing import NamedTuple
 
 LONGEST_PERIOD = 16
 FETCH, BACKWARD, OPTIMIZER = 0, 1, 2
 # What a step may hold beside training; whether it is an evaluation, other steps tell.
-FORWARD_NO_GRAD, FORWARD_EVAL_MODE, BATCH_NO_GRAD = 0, 1, 2
+# ROLLOUT: a forward without gradients, in training mode.
+FORWARD_NO_GRAD, FORWARD_EVAL_MODE, BATCH_NO_GRAD, ROLLOUT = range(4)
 Asides = tuple[int, ...]
+NOTHING: Asides = (0, 0, 0, 0)
 
 
 class StepTimes(NamedTuple):
     """One step on the host's clock, in nanoseconds; `samples` None: nobody counted them.
 
-    `asides` counts the root's forwards without gradients, those in eval mode with gradients, and
-    batches fetched without gradients. A named tuple: one is made in every step of the window, and
-    a frozen dataclass takes 2 µs longer.
+    `asides` counts the root's forwards in eval mode, without and with gradients, batches fetched
+    without gradients, and forwards without gradients in training mode. A named tuple: one is made
+    in every step of the window, and a frozen dataclass takes 2 µs longer.
     """
 
     end_ns: int
@@ -36,7 +37,7 @@ class StepTimes(NamedTuple):
     batches: int
     micro_batches: int
     samples: int | None
-    asides: Asides = (0, 0, 0)
+    asides: Asides = NOTHING
 
     @property
     def row(self) -> tuple[int | None, ...]:
@@ -225,20 +226,4 @@ class StepClock:
         self._before_update = 0  # what updates had taken in this step when the last one began
         self._batches = self._micro = self._asked = self._samples = 0
         self._countable = True
-        self._asides = [0, 0, 0]
-
-
-def usual_asides(steps: Sequence[StepTimes]) -> Asides:
-    """What most steps hold beside training: a teacher's forward, a whole loop in eval mode."""
-    return tuple(median_high(counts) for counts in zip(*(s.asides for s in steps), strict=True))
-
-
-def is_mixed(step: StepTimes, usual: Asides) -> bool:
-    """Whether an evaluation lies in the step: far more of a kind than steps usually hold."""
-    return any(count > 2 * most for count, most in zip(step.asides, usual, strict=True))
-
-
-def drop_mixed(steps: Sequence[StepTimes]) -> list[StepTimes]:
-    """Leave out steps with an evaluation in them, unless most have one (a teacher, EMA)."""
-    usual = usual_asides(steps) if steps else ()
-    return [s for s in steps if not is_mixed(s, usual)]
+        self._asides = list(NOTHING)

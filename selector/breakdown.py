@@ -128,13 +128,26 @@ def cautions(window: WindowRecord, found: RankBreakdown | None) -> list[Warn]:
         told.append(Warn(code="uneven_steps", text=_UNEVEN))
     if window.mixed:
         text = f"{window.mixed} steps with an evaluation between them were left out"
+        if window.doubtful:
+            text += _DOUBTFUL.format(window.doubtful)
         told.append(Warn(code="evaluation_left_out", text=text))
+    if window.rollouts:
+        told.append(Warn(code="rollouts", text=_ROLLOUTS.format(window.rollouts)))
     return told
 
 
 _INFLATION = (
     "profiled steps were {:.0%} slower than clean ones; step time and waits are those of clean "
     "steps, device-busy times those of profiled ones, unscaled"
+)
+_ROLLOUTS = (
+    "about every {} updates the model ran without gradients, in training mode and without a "
+    "loader: that was taken for rollouts and counted as training. What a step is cannot be told "
+    "from outside here: call aiak_tune.step_done(samples=n) where one ends"
+)
+_DOUBTFUL = (
+    "; {} of them only ran the model without gradients, in training mode and without a loader: if "
+    "that gathers training data, call aiak_tune.step_done(samples=n) where a step ends"
 )
 _UNEVEN = (
     "the mean step is well above the median: a few steps take much longer (logging, checkpoints, "

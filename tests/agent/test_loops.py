@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 import torch
 from running import JOBS
-from slices import QUICK, armed, column, record_of
+from slices import QUICK, Points, armed, column, net, record_of, rows, train
+from torch.utils.data import DataLoader
 
 from aiak_tune.agent.records import SliceRecord, read_seen
 from aiak_tune.agent.spec import SlicePlan
 from aiak_tune.optimizations.base import Settings
-from aiak_tune.selector.breakdown import MICRO
+from aiak_tune.selector.breakdown import MICRO, cautions
 from aiak_tune.selector.measure import samples_per_step
 from aiak_tune.selector.unseen import why_no_step
 
@@ -78,6 +79,32 @@ def test_updates_between_marks_are_no_steps(run: Run) -> None:
     assert column(record, MICRO) == [10] * 6
     assert record.facts["optimizer"] == "Adam"
     assert len(record.losses) == 20
+
+
+def test_rollouts_are_counted_and_said_to_be_unclear(run: Run) -> None:
+    record = run("rollouts", replace(PLAN, steps=12))
+    assert record.window is not None
+    assert (record.window.rollouts, record.window.mixed) == (4, 0)
+    told = [warning for warning in cautions(record.window, None) if warning.code == "rollouts"]
+    assert len(told) == 1 and "aiak_tune.step_done" in told[0].text
+
+
+def test_marks_that_come_too_late_are_said(tmp_path: Path) -> None:
+    def job() -> None:
+        import aiak_tune  # here: a module that has it and calls step_done is known to mark steps
+
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+        def mark(step: int) -> None:
+            if step > 9:
+                aiak_tune.step_done()
+
+        train(DataLoader(Points(), batch_size=8), model, optimizer, each=mark)
+
+    record = record_of(tmp_path, job, replace(QUICK, profiled=3))
+    assert record.status == "complete" and len(rows(record)) == 6
+    assert [code for code, _ in record.warnings] == ["marks_late"]
 
 
 def test_gradients_without_backward(run: Run) -> None:

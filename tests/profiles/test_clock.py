@@ -11,14 +11,9 @@ from hypothesis import strategies as st
 from aiak_tune.profiles import clock as module
 from aiak_tune.profiles.clock import (
     BACKWARD,
-    BATCH_NO_GRAD,
     FETCH,
-    FORWARD_EVAL_MODE,
-    FORWARD_NO_GRAD,
     OPTIMIZER,
     StepClock,
-    StepTimes,
-    drop_mixed,
     period_of,
 )
 
@@ -153,55 +148,6 @@ def test_samples_are_summed_and_one_unknown_batch_makes_them_unknown() -> None:
     assert step is not None and (step.batches, step.samples) == (2, None)
     step = clock.end_update(1)
     assert step is not None and (step.batches, step.samples) == (0, None)
-
-
-def steps_with(kind: int, counts: list[int]) -> list[StepTimes]:
-    clock, made = StepClock(), []
-    for count in counts:
-        for _ in range(count):
-            clock.aside(kind)
-        step = clock.end_update(1)
-        assert step is not None
-        made.append(step)
-    return made
-
-
-KINDS = pytest.mark.parametrize("kind", [FORWARD_NO_GRAD, FORWARD_EVAL_MODE, BATCH_NO_GRAD])
-
-
-@KINDS
-@pytest.mark.parametrize(
-    ("counts", "kept"),
-    [
-        ([0, 0, 0, 5, 0, 0, 1, 0], 6),  # a validation now and then
-        ([1, 1, 1, 1], 4),  # a teacher in every step
-        ([1, 1, 9, 1, 1], 4),  # a teacher, and a validation
-        ([2, 1, 2, 2, 1], 5),  # a teacher with accumulation
-        ([0, 3, 0, 3, 0, 3], 6),  # every second step: who knows
-        ([0], 1),
-        ([4], 1),
-    ],
-)
-def test_evaluation_is_left_out_unless_most_steps_hold_one(
-    kind: int, counts: list[int], kept: int
-) -> None:
-    assert len(drop_mixed(steps_with(kind, counts))) == kept
-
-
-def test_a_frozen_model_in_eval_mode_is_trained_and_its_validation_still_seen() -> None:
-    clock, made = StepClock(), []
-    for number in range(9):
-        clock.aside(FORWARD_EVAL_MODE)
-        if number == 4:
-            clock.aside(FORWARD_NO_GRAD)
-        step = clock.end_update(1)
-        assert step is not None
-        made.append(step)
-    assert drop_mixed(made) == made[:4] + made[5:]
-
-
-def test_no_step_is_no_step() -> None:
-    assert drop_mixed([]) == []
 
 
 def test_the_forward_of_a_closure_is_no_update(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,6 +85,8 @@ def watch_slice(torch: Any, spec: RunSpec, plan: SlicePlan) -> Slice:
         if plan.parity:
             run.seeding = seeding.seed_batches(torch, plan.parity, plan.seed)
     run.applier.stage(Stage.PROCESS, torch)
+    if "amp" not in spec.settings:
+        sights.watch_autocast(torch, lambda: run.evidence.note(amp=True))
     profiling.watch_profilers(torch, run.profiling.job_profiles)
     loaders.watch_loaders(run)
     loaders.watch_batches(run)

@@ -118,7 +118,7 @@ class Evidence:
         if len(self._roots) == 1:
             self._shapes = shapes
             self._layout = facts.convolution_facts(module)  # before settings change it
-            self._seen["amp"] = self._autocast_on()
+            self._seen["amp"] |= self._autocast_on()
             self._seen["compiled"] = is_compiled(module)
         plan = self._plan
         if plan.disturb:

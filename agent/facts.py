@@ -181,15 +181,25 @@ class LoaderKind:
     """
 
     def __init__(self, loader: Any) -> None:
-        self._cls, self._dataset, self._batch_size = type(loader), loader.dataset, loader.batch_size
+        self._traits = self._of(loader)
 
     def has(self, loader: Any) -> bool:
-        """Whether the loader is of this kind."""
-        return (
-            type(loader) is self._cls
-            and loader.dataset is self._dataset
-            and loader.batch_size == self._batch_size
-        )
+        """Whether the loader is of this kind: made alike, over a dataset made alike.
+
+        Jobs make the dataset anew too. A held-out one differs in its class, its length or the
+        order in which it is read; where it does not, settings of the training loader suit it.
+        """
+        return self._of(loader) == self._traits
+
+    @staticmethod
+    def _of(loader: Any) -> tuple[object, ...]:
+        try:
+            samples = len(loader.dataset)
+        except Exception:  # code of the job's; an iterable has no length
+            samples = None
+        kinds = (type(part) for part in (loader, loader.dataset, loader.sampler))
+        collate = getattr(loader.collate_fn, "__qualname__", type(loader.collate_fn))
+        return (*kinds, samples, loader.batch_size, loader.drop_last, collate)
 
 
 def peak_memory(torch: Any) -> int:

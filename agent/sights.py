@@ -57,6 +57,24 @@ def watch_made(listener: GradientListener) -> None:
     patch(Optimizer, "__init__", __init__)
 
 
+def watch_autocast(torch: Any, told: Callable[[], None]) -> None:
+    """Tell when the job turns autocast on where it trains: around the model or inside of it."""
+    cls = torch.autocast
+    plain = cls.__enter__
+
+    @guest
+    def entered(context: Any) -> None:
+        if context._enabled and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            told()
+
+    @functools.wraps(plain)
+    def __enter__(self: Any) -> Any:
+        entered(self)
+        return plain(self)
+
+    patch(cls, "__enter__", __enter__)
+
+
 def watch_gradients(torch: Any, listener: GradientListener) -> Callable[[], None]:
     """Tell what torch.autograd.grad is asked of a loss, until the returned function is called.
 

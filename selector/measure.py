@@ -38,6 +38,10 @@ from aiak_tune.selector.breakdown import (
 )
 
 FEWEST_STEPS = 5
+NO_LOADER = (
+    "no DataLoader of torch was seen to feed the training: what the job spends on its batches in "
+    "code of its own is not in data_wait, but in host and gap (on a CPU also in compute)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +204,8 @@ def profile_of(
     if counted is None:
         text = "samples could not be counted: throughput is in steps per second"
         warnings.append(Warn(code="samples_unknown", text=text))
+    if job.loader is None:
+        warnings.append(Warn(code="no_loader", text=NO_LOADER))
     share = None if chosen is None else chosen.matmul_share
     fp32 = None if share is None else (share if job.dtype == "float32" and not job.amp else 0.0)
     profile = WorkloadProfile(

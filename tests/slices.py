@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -49,13 +49,14 @@ def guesting(run_dir: Path) -> Iterator[None]:
         yield
     finally:
         os._exit = plain_exit
+        # The job's loaders live on in the frames of the exception that ended it. Before the
+        # guest leaves: its hooks stand below these, and would stay.
+        loader_workers.WATCHED.clear()
+        loader_workers.uninstall()
         GUEST.detach()
         # In a job they stay and return at once.
         torch_optimizer._global_optimizer_pre_hooks.clear()
         torch_optimizer._global_optimizer_post_hooks.clear()
-        # The job's loaders live on in the frames of the exception that ended it.
-        loader_workers.WATCHED.clear()
-        loader_workers.uninstall()
 
 
 @contextmanager
@@ -122,7 +123,7 @@ def net(dropout: float = 0.0) -> nn.Sequential:
 
 
 def train(
-    loader: DataLoader[Any] | Callable[[], DataLoader[Any]],
+    loader: Iterable[Any] | Callable[[], DataLoader[Any]],
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     epochs: int = 100,

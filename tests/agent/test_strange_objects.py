@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from slices import QUICK, Points, column, guesting, net, record_of, rows, train
 from torch import Tensor, nn
@@ -131,3 +132,42 @@ def test_a_loader_that_starts_is_told_once(tmp_path: Path) -> None:
         for loader in (plain, outer, endless):
             first(iter(loader))
     assert listener.told == [plain, outer, inner, endless]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_autocast_inside_the_model_is_the_jobs_own(tmp_path: Path, enabled: bool) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = net()
+
+        def forward(self, x: Tensor) -> Any:
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+                return self.inner(x).float()
+
+    def job() -> None:
+        model = Model()
+        loader = DataLoader(Points(), batch_size=8)
+        train(loader, model, torch.optim.SGD(model.parameters(), lr=1e-3))
+
+    assert record_of(tmp_path, job).facts["amp"] is enabled
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_loader_over_a_dataset_made_anew_is_of_the_same_kind(tmp_path: Path, again: bool) -> None:
+    """Epochs of 12 steps; a held-out set of another length is another kind."""
+    workers: list[int] = []
+
+    def job() -> None:
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        for epoch in range(9):
+            size = 96 if again or epoch == 0 else 88
+            loader = DataLoader(Points(size), batch_size=8, shuffle=True)
+            batches = iter(loader)
+            workers.append(loader.num_workers)
+            train(batches, model, optimizer, epochs=1)
+
+    settings = {"data-workers": {"num_workers": 1, "prefetch_factor": 2}}
+    record_of(tmp_path, job, replace(QUICK, warmup=12, steps=12), settings)
+    assert workers[:2] == [1, 1 if again else 0]

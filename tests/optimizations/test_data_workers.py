@@ -191,6 +191,7 @@ def test_values_the_loader_already_has_change_nothing() -> None:
 
 
 def test_no_workers_means_no_prefetching_and_no_persistence() -> None:
+    """B24: DataLoader refuses prefetch_factor and persistent_workers without workers."""
     loader = loader_of(num_workers=2)
     change = set_workers(loader, workers=0, prefetch=4, persistent=True)
     assert change is not None

@@ -76,7 +76,9 @@ class OwnIterators(DataLoader[Any]):
         (lambda: loader_of(Held(rng=random.Random(0))), "random generator"),
         (lambda: loader_of(Held(rng=np.random.default_rng(0))), "random generator"),
         (lambda: loader_of(Held(rng=torch.Generator())), "random generator"),
+        # B21: each worker would have a copy of it, and repeat the others' draws.
         (lambda: loader_of(Drawing()), "RNG, which Drawing.__getitem__ uses, is a random"),
+        # B23: n workers would give n copies of each sample, an epoch n times as long.
         (lambda: DataLoader(Copies(), batch_size=2), "get_worker_info"),
         (lambda: DataLoader(Shares(), batch_size=None), "whole batches"),
         (lambda: loader_of(in_order=False, num_workers=1), "in_order"),

@@ -9,6 +9,9 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import sys
+import threading
+from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ from aiak_tune.agent.spec import SPEC_VARIABLE, RunSpec, SlicePlan
 from aiak_tune.agent.whole import WholeRun
 from aiak_tune.optimizations.base import Stage
 
+WORKERS_MADE_BY = os.path.join("torch", "utils", "data", "dataloader.py")
 OLDEST_TORCH = (2, 6)
 ROOT_UPDATES = 3  # by then each root of a step has run; the search costs a call on every module
 
@@ -35,7 +39,6 @@ def arm(torch: Any) -> None:
     GUEST.run_dir = Path(place).parent  # before the specification is read: that may fail
     spec = RunSpec.load(Path(place).read_text())
     _check_version(torch.__version__)
-    os.register_at_fork(after_in_child=_forked)
     if spec.slice is None:
         _arm_whole(torch, spec)
     else:
@@ -51,8 +54,6 @@ def _check_version(version: str) -> None:
 
 def _helper() -> bool:
     """Whether this is a process that never trains: the launcher, a compile worker, a tracker."""
-    import sys
-
     argv = " ".join(getattr(sys, "orig_argv", sys.argv))
     return any(
         word in argv
@@ -60,9 +61,28 @@ def _helper() -> bool:
     )
 
 
-def _forked() -> None:
-    """A fork child has our hooks but is not the process they were made for."""
-    GUEST.detached = True
+def _watch_forks(run: Slice | WholeRun) -> None:
+    """Keep the hooks in a child that may be the trainer: of a launcher that forks it.
+
+    A loader's worker never trains, nor does a child of the process that does.
+    """
+
+    @guest
+    def forked() -> None:
+        hooks.Thread.ident = threading.get_ident()
+        if run.began or _makes_workers(sys._getframe(1)):
+            GUEST.detached = True
+
+    os.register_at_fork(after_in_child=forked)
+
+
+def _makes_workers(frame: Any) -> bool:
+    """Whether a DataLoader is below the frame."""
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(WORKERS_MADE_BY):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _arm_slice(torch: Any, spec: RunSpec, plan: SlicePlan) -> None:
@@ -72,6 +92,9 @@ def _arm_slice(torch: Any, spec: RunSpec, plan: SlicePlan) -> None:
     early = guest(run.ended_early)
     pid = os.getpid()
     atexit.register(lambda: early() if os.getpid() == pid else None)
+    # A forked child of multiprocessing ends without atexit, and forgets what was to be done.
+    util.register_after_fork(run, lambda _: util.Finalize(None, early, exitpriority=0))
+    _watch_forks(run)
 
 
 def watch_slice(torch: Any, spec: RunSpec, plan: SlicePlan) -> Slice:
@@ -152,6 +175,7 @@ def _arm_whole(torch: Any, spec: RunSpec) -> None:
     run = WholeRun(torch, spec, Applier(spec.settings))
     hooks.hide_from_dynamo(torch)
     run.arm()
+    _watch_forks(run)
 
 
 def _die_with_parent() -> None:

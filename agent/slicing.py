@@ -83,6 +83,11 @@ class Slice:
         self._memory: int | None = None
         self._warmup_done = 0
 
+    @property
+    def began(self) -> bool:
+        """Whether this process trains."""
+        return bool(self._seen or self.clock.updates)
+
     # What the hooks tell.
 
     def loader_started(self, loader: Any) -> None:

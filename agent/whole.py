@@ -40,6 +40,11 @@ class WholeRun:
         self._stop_search: Any = None
         self._stepped: set[int] = set()
 
+    @property
+    def began(self) -> bool:
+        """Whether this process trains."""
+        return bool(self._updates)
+
     def arm(self) -> None:
         """Install what the settings need; nothing where torch is not the plan's."""
         apart = self._other_versions()

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
+import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from aiak_tune.errors import UsageError
+
+
+def write_json(document: Mapping[str, Any], target: str | Path) -> None:
+    """Write a document to a file, whole or not at all, or to stdout for `-`.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    text = json.dumps(_finite(document), indent=1, allow_nan=False) + "\n"
+    if str(target) == "-":
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    write_whole(Path(target), text)
 
 
 def write_whole(target: Path, text: str) -> None:
@@ -62,3 +81,12 @@ def _replace(target: Path, text: str) -> None:
     except BaseException:
         os.unlink(name)
         raise
+
+
+def _finite(value: Any) -> Any:
+    """Replace what JSON has no number for by null, the documents' word for not measured."""
+    if isinstance(value, Mapping):
+        return {key: _finite(v) for key, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import logging
 import os
 import signal
@@ -13,17 +14,43 @@ from typing import Any, NoReturn
 
 from aiak_tune import __version__
 from aiak_tune.cli import catalog, explain, history, profile, run, show, tune
-from aiak_tune.cli.messages import quote, say
+from aiak_tune.cli.files import write_json
+from aiak_tune.cli.messages import quote, readable, say
 from aiak_tune.errors import AiakTuneError, JobError, UsageError
 
 VERBS = (profile, tune, run, explain, history, show, catalog)
 INTERRUPTED = 130
+# What a full disk, a quota or a lost device answers; files that verbs write have their own errors.
+UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG}
 LOG = "log what happens; -vv: more of it"
 BEHIND = "the training command goes behind `--`, as in `aiak-tune {} -- python train.py`"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; return the exit code of the process."""
+    try:
+        code = _main(argv)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        _drop_output()  # nobody reads
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        _drop_output()
+        say(
+            f"the output cannot be written: {error.strerror}; free some space where it goes, or "
+            "let it go elsewhere"
+        )
+    return AiakTuneError.exit_code
+
+
+def _drop_output() -> None:
+    """Send what is left to nowhere: else the interpreter complains when it flushes at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _main(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     parser = make_parser()
     try:
@@ -37,21 +64,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with _stoppable(args.stoppable):
             _check(args)
-            code = args.run(args)
-        sys.stdout.flush()
-        return int(code)
+            return int(args.run(args))
     except AiakTuneError as error:
         say(str(error))
-        if isinstance(error, JobError):
-            quote(error.tail)
-        return int(args.refusal or error.exit_code)
+        tail = error.tail if isinstance(error, JobError) else ""
+        quote(tail)
+        code = int(args.refusal or error.exit_code)
+        if getattr(args, "json", None) == "-":
+            write_json(_failure(error, code, tail), "-")
+        return code
     except KeyboardInterrupt:
         say("interrupted")
         return INTERRUPTED
-    except BrokenPipeError:
-        # Else the interpreter complains when it flushes at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return AiakTuneError.exit_code
+
+
+def _failure(error: AiakTuneError, code: int, tail: str) -> dict[str, Any]:
+    """Return what stands on stdout where a result was asked for and there is none."""
+    return {
+        "schema": 1,
+        "kind": "error",
+        "error": type(error).__name__,
+        "message": str(error),
+        "exit_code": code,
+        "last_lines": readable(tail),
+    }
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -79,6 +115,10 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(allow_abbrev=False, **given)
+
+    def print_help(self, file: Any = None) -> None:
+        # argparse's own says nothing where the output cannot be written.
+        (file or sys.stdout).write(self.format_help())
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)

@@ -30,13 +30,13 @@ def add_job_verb(
     return verb
 
 
-def add_json_option(verb: argparse.ArgumentParser) -> None:
-    """Add `--json FILE`, as every verb that prints a result has it."""
-    verb.add_argument(
-        "--json",
-        metavar="FILE",
-        help="write the result as JSON too; - for stdout, where nothing else is printed then",
-    )
+def add_json_option(
+    verb: argparse.ArgumentParser,
+    *,
+    help: str = "write the result as JSON too; - for stdout, where nothing else is printed then",
+) -> None:
+    """Add `--json FILE`, as every verb has it."""
+    verb.add_argument("--json", metavar="FILE", help=help)
 
 
 def add_slice_options(verb: argparse.ArgumentParser) -> None:

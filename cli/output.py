@@ -7,12 +7,11 @@ characters and gives a `Text`, in which Rich reads no markup.
 from __future__ import annotations
 
 import io
-import json
 import math
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import Any, TextIO
 
 from rich import box
@@ -22,7 +21,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from aiak_tune.cli.files import write_whole
+from aiak_tune.cli.files import write_json
 from aiak_tune.cli.messages import clean
 from aiak_tune.optimizations.base import Params, Settings
 from aiak_tune.profiles.category import Category
@@ -31,6 +30,7 @@ from aiak_tune.profiles.workload import Environment, WorkloadProfile
 NOTHING = "–"
 AS_WRITTEN = "as written"
 _BAR_WIDTH = 30
+_NARROWEST = 20  # a table needs some; COLUMNS=0 is set where a terminal has no size
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -39,7 +39,18 @@ def make_console(kind: type[Console] = Console, stream: TextIO | None = None) ->
     stream = stream or sys.stdout
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="replace")  # an ASCII terminal shows ? where it has no ×
-    return kind(file=stream, markup=False, emoji=False, highlight=False)
+    return kind(file=stream, width=_width(), markup=False, emoji=False, highlight=False)
+
+
+def _width() -> int | None:
+    """Return the width where COLUMNS is no width; None leaves the choice to Rich."""
+    columns = os.environ.get("COLUMNS", "")
+    if not columns.isdecimal() or int(columns) >= _NARROWEST:
+        return None
+    try:
+        return max(os.get_terminal_size(1).columns, _NARROWEST)
+    except OSError:
+        return 80
 
 
 def emit(shown: Iterable[RenderableType], document: Mapping[str, Any], *, json: str | None) -> None:
@@ -52,21 +63,7 @@ def emit(shown: Iterable[RenderableType], document: Mapping[str, Any], *, json: 
             soft = text is not None and (bool(text.no_wrap) or not console.is_terminal)
             console.print(renderable, soft_wrap=soft)
     if json is not None:
-        emit_json(document, json)
-
-
-def emit_json(document: Mapping[str, Any], target: str | Path) -> None:
-    """Write a document to a file, whole or not at all, or to stdout for `-`.
-
-    Raises:
-        UsageError: the file cannot be written.
-    """
-    text = json.dumps(_finite(document), indent=1, allow_nan=False) + "\n"
-    if str(target) == "-":
-        sys.stdout.write(text)
-        sys.stdout.flush()
-        return
-    write_whole(Path(target), text)
+        write_json(document, json)
 
 
 def plain(text: object, style: str = "") -> Text:
@@ -196,12 +193,3 @@ def _decimals(value: float, digits: int) -> int:
     if value == 0 or not math.isfinite(value):
         return 0
     return min(max(digits - 1 - math.floor(math.log10(abs(value))), 0), 6)
-
-
-def _finite(value: Any) -> Any:
-    """Replace what JSON has no number for by null, the documents' word for not measured."""
-    if isinstance(value, Mapping):
-        return {key: _finite(v) for key, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

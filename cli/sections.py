@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.console import RenderableType
 
 from aiak_tune.cli import output
+from aiak_tune.cli.messages import readable
 from aiak_tune.profiles.workload import Warn, WorkloadProfile
 from aiak_tune.selector.results import (
     Failed,
@@ -159,5 +160,5 @@ def unfit_table(findings: Iterable[FindingRecord]) -> RenderableType:
 def last_words(tuning: TuningResult) -> Iterator[RenderableType]:
     """Return the job's own last lines, of the first start that failed and kept them."""
     tails = [t.log_tail for t in tuning.trials if isinstance(t, Failed) and t.log_tail]
-    for line in tails[0].splitlines() if tails else ():
+    for line in readable(tails[0]) if tails else ():
         yield output.plain(f"  {line}")

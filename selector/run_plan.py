@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
 import signal
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from aiak_tune.agent.records import read_births, read_torch_births
@@ -22,16 +18,11 @@ from aiak_tune.optimizations.base import Stage
 from aiak_tune.optimizations.catalog import by_name
 from aiak_tune.profiles.workload import Environment
 from aiak_tune.selector.diagnosis import last_line, never_armed
+from aiak_tune.selector.foreground import run_here
 from aiak_tune.selector.job import job_facts
 from aiak_tune.selector.launch import job_environment
 from aiak_tune.selector.plan import differences
 from aiak_tune.selector.results import Plan
-
-PASSED_ON = (
-    signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGCONT,
-)  # fmt: skip
-ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
-PR_SET_PDEATHSIG = 1
 
 
 def run_plan(
@@ -41,8 +32,11 @@ def run_plan(
     force: bool,
     fallback: bool,
     note: Callable[[str], None],
+    tell: Callable[[dict[str, Any]], None] | None = None,
 ) -> int:
     """Run the job to its end and return its exit code (128 + n where signal n ended it).
+
+    `tell` gets what the agent told of the plan: `updates`, `applied`, `stopped`, `effects`.
 
     Raises:
         PlanError: the plan was made elsewhere, in what matters, and not `force`.
@@ -50,7 +44,7 @@ def run_plan(
     """
     job = job_facts(command)
     if plan is None or not plan.settings:
-        return _wait(command, dict(os.environ))[0]
+        return run_here(command)[0]
     if plan.job.fingerprint not in (None, job.fingerprint):
         note(f"the plan was made for another command ({plan.job.name}): its model is checked")
     apart = differences(plan, here())
@@ -61,6 +55,8 @@ def run_plan(
     with _run_folder() as folder:
         code, asked = _under_plan(command, plan, folder, force=force)
         told = _told(folder)
+        if told is not None and tell is not None:
+            tell(told)
         for text in _remarks(folder, told, code):
             note(text)
         early = code != 0 and _may_be_the_plans(plan, told, folder)
@@ -70,7 +66,7 @@ def run_plan(
         f"the job ended with {code} before its step {SAFE_STEPS} under the plan: "
         "starting it once more as written (--no-fallback would not)"
     )
-    return _wait(command, dict(os.environ))[0]
+    return run_here(command)[0]
 
 
 _ASKED_TO_END = tuple(128 + s for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
@@ -121,42 +117,7 @@ def _under_plan(
             f"the run folder {folder} cannot be written ({error.strerror}): free some space, or "
             "set TMPDIR to another disk"
         ) from error
-    return _wait(command, job_environment(folder, variables))
-
-
-def _wait(command: Sequence[str], environment: dict[str, str]) -> tuple[int, bool]:
-    """Start the job in this terminal and process group; pass signals on.
-
-    Returns its code, and whether it was asked to end.
-    """
-    own = os.getpid()
-
-    def before_exec() -> None:
-        # A job whose tool is gone has nobody to report to: end it as its scheduler would.
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != own:
-            os._exit(1)
-
-    try:
-        process = subprocess.Popen(command, env=environment, preexec_fn=before_exec)
-    except OSError as error:
-        raise JobError(f"{command[0]} cannot be started: {error.strerror}") from error
-
-    seen: set[int] = set()
-
-    def passed_on(number: int, frame: FrameType | None) -> None:
-        seen.add(number)
-        # The terminal sends Ctrl-C to the job too, which decides by itself what it means.
-        if number != signal.SIGINT:
-            process.send_signal(number)
-
-    before = {s: signal.signal(s, passed_on) for s in (signal.SIGINT, *PASSED_ON)}
-    try:
-        code = process.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    return code if code >= 0 else 128 - code, bool(seen & ENDING)
+    return run_here(command, job_environment(folder, variables))
 
 
 def _told(folder: Path) -> dict[str, Any] | None:

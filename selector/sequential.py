@@ -152,14 +152,18 @@ def _decide(seen: _Evidence, race: _Race) -> tuple[Outcome, str]:
     furthest = 1 / math.comb(2 * seen.pairs, seen.pairs)
     apart = seen.apart <= max(RANK_SHARE * race.alpha, furthest)
     if low > bar and apart and seen.gain > race.least(seen.pairs):
-        return "faster", f"{said}, beyond doubt more than {low:.3f} times"
+        return "faster", f"{said}, so more than {low:.3f} times; {_sure(race)}"
     if high < bar:
-        return "not_faster", f"{said}, beyond doubt less than {bar:.3g} times"
+        return "not_faster", f"{said}, so less than {bar:.3g} times; {_sure(race)}"
     if seen.pairs == race.last:
         return "not_faster", f"{said}: not clear of {bar:.3g} within {race.last} pairs"
     if _chance(seen, race) < HOPELESS:
         return "not_faster", f"{said}: {race.last} pairs would hardly show more than {bar:.3g}"
     return "continue", f"{said}: not yet clear of {bar:.3g}"
+
+
+def _sure(race: _Race) -> str:
+    return f"a test that is wrong at most {race.alpha:.1%} of the time"
 
 
 def _evidence(baseline: Sequence[float], candidate: Sequence[float], race: _Race) -> _Evidence:

@@ -38,6 +38,15 @@ def test_help_loads_no_heavy_library() -> None:
     assert "usage: aiak-tune" in shown
 
 
+def test_a_job_that_runs_as_written_waits_for_no_library_of_ours() -> None:
+    heavy = ("aiak_tune.optimizations", "aiak_tune.profiles", *TOOL_ONLY, "cattrs", "yaml")
+    code = (
+        "sys.argv = ['aiak-tune', 'run', '--', 'true']; import aiak_tune.cli.main as m; m.main(); "
+        f"print([n for n in sys.modules if n.startswith({heavy!r})])"
+    )
+    assert _python(code) == "[]\n"
+
+
 @pytest.mark.parametrize("name", WITHOUT_TORCH)
 def test_a_job_side_module_needs_the_standard_library_alone(name: str) -> None:
     _python(_load(name), "-S")  # -S: no site-packages, neither the venv's nor another's

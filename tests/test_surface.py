@@ -12,7 +12,7 @@ SURFACE = {
         "--plan", "--trials", "--time-budget", "--numerics", "--only", "--exclude", "--resume",
         "--steps", "--warmup", "--keep-logs", "--no-wait", "--json",
     },
-    "run": {"--plan", "--recommend", "--force", "--no-fallback"},
+    "run": {"--plan", "--recommend", "--force", "--no-fallback", "--json"},
     "explain": {"plan", "--json"},
     "history": {"--limit", "--job", "--json"},
     "show": {"id", "--json"},

@@ -36,6 +36,11 @@ def store_url(url: str | None, environ: Mapping[str, str]) -> URL:
         ) from None
     if parsed.get_backend_name() not in ("sqlite", "postgresql"):
         raise StoreError(f"the store is sqlite or postgresql, not {parsed.get_backend_name()!r}")
+    if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
+        raise StoreError(
+            f"{given!r} names no file, so nothing would be kept: "
+            f"write {STORE_VARIABLE}=sqlite:////path/to.db"
+        )
     if parsed.drivername == "postgresql":
         return parsed.set(drivername="postgresql+psycopg")
     return parsed
@@ -44,5 +49,5 @@ def store_url(url: str | None, environ: Mapping[str, str]) -> URL:
 def label(url: URL) -> str:
     """Return the store's name for messages: the file, or the URL without its password."""
     if url.get_backend_name() == "sqlite":
-        return url.database or "in memory"
+        return url.database or "sqlite"
     return url.render_as_string(hide_password=True)

@@ -195,6 +195,44 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
     assert (done.returncode, done.stderr) == (1, b"")
 
 
+@pytest.mark.parametrize("words", [["--help"], ["catalog"], ["catalog", "--json", "-"],
+                                   ["history"], ["tune", "--help"]])  # fmt: skip
+def test_output_that_cannot_be_written_is_said(words: list[str]) -> None:
+    code = f"import sys; from aiak_tune.cli.main import main; sys.exit(main({words!r}))"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 1
+    said = done.stderr.decode()
+    assert said.startswith("aiak-tune: the output cannot be written: No space left on device")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "-5", "x", ""])
+def test_a_width_that_is_none_breaks_nothing(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert main.main(["catalog"]) == 0
+    assert "data-workers" in capsys.readouterr().out
+
+
+def test_a_jobs_binary_or_endless_lines_are_made_short(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    binary = bytes({*range(256)} - {10}).decode(errors="replace") * 100
+    many = "\n".join(f"line {n}" for n in range(500))
+    tail = f"{many}\n{binary} ValueError: broken file\nbegin {'x' * 10_000} end\n\n"
+    monkeypatch.setattr(show, "run", _raising(JobError("the job ended", tail=tail)))
+    assert main.main(["show", "last"]) == 1
+    err = capsys.readouterr().err
+    lines = err.splitlines()
+    assert len(lines) == 1 + 38 and max(len(line) for line in lines) < 450
+    assert "\ufffd" not in err
+    assert lines[-2].endswith("ValueError: broken file")
+    assert lines[-1].startswith("  begin xxx") and lines[-1].endswith("xxx end")
+    assert "line 499" in err and "line 400" not in err
+
+
 def test_help_loads_neither_rich_nor_what_a_tuning_needs() -> None:
     code = (
         "import sys; from aiak_tune.cli.main import main; main(['tune', '--help']);"

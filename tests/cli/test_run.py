@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from contracts.example_tuning import example_tuning
@@ -42,13 +43,19 @@ def seen(monkeypatch: pytest.MonkeyPatch, refused: list[Plan]) -> Seen:
         force: bool,
         fallback: bool,
         note: Callable[[str], None],
+        tell: Callable[[dict[str, Any]], None] | None = None,
     ) -> int:
         calls.append((command, plan, force, fallback))
         if plan in refused and not force:
             raise PlanError("gpu: H200 in the plan, none here")
         return 7
 
+    def as_written(command: tuple[str, ...]) -> tuple[int, bool]:
+        calls.append((command, None, False, True))
+        return 7, False
+
     monkeypatch.setattr("aiak_tune.selector.run_plan.run_plan", fake)
+    monkeypatch.setattr("aiak_tune.selector.foreground.run_here", as_written)
     return calls
 
 
@@ -73,7 +80,10 @@ def test_without_a_plan_the_job_runs_and_it_is_said(
     assert seen == [(JOB, None, False, True)]
     out, err = capsys.readouterr()
     assert out == "", "stdout is the job's"
-    assert err == "aiak-tune: no plan given, running as written\n"
+    assert err == (
+        "aiak-tune: no plan given, running as written: --plan FILE uses one that `aiak-tune tune` "
+        "wrote, --recommend the store's\n"
+    )
 
 
 def test_a_plan_that_lies_there_is_hinted_at(
@@ -81,7 +91,7 @@ def test_a_plan_that_lies_there_is_hinted_at(
 ) -> None:
     Path("aiak-plan.json").write_text("{}")
     assert main.main(["run", "--", *JOB]) == 7
-    assert "--plan aiak-plan.json uses it" in capsys.readouterr().err
+    assert "--plan aiak-plan.json uses the one here" in capsys.readouterr().err
 
 
 def test_the_plan_and_the_options_are_handed_on(seen: Seen) -> None:

@@ -14,7 +14,7 @@ from contracts.example_tuning import ID, example_tuning
 
 from aiak_tune.api.store import open_store
 from aiak_tune.api.store.documents import tuning_document, tuning_of
-from aiak_tune.cli import output, show, verdict
+from aiak_tune.cli import files, output, show, verdict
 from aiak_tune.errors import NotFoundError, UsageError
 from aiak_tune.profiles.workload import Warn
 from aiak_tune.selector.results import ConfirmationRun, Measured, Verdict, Work
@@ -159,10 +159,10 @@ def test_sizes_ratios_and_settings() -> None:
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     target = tmp_path / "out.json"
-    output.emit_json({"a": 1}, target)
+    files.write_json({"a": 1}, target)
     assert json.loads(target.read_text()) == {"a": 1}
     with pytest.raises(TypeError):
-        output.emit_json({"a": object()}, target)
+        files.write_json({"a": object()}, target)
     assert json.loads(target.read_text()) == {"a": 1}
     assert list(tmp_path.glob(".*")) == []
 
@@ -170,5 +170,5 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_wrong_use(tmp_path: Path) -> None:
     for target in (tmp_path / "none" / "x.json", tmp_path):
         with pytest.raises(UsageError, match=f"cannot write {target}"):
-            output.emit_json({}, target)
-    output.emit_json({}, "/dev/null")
+            files.write_json({}, target)
+    files.write_json({}, "/dev/null")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from running import JOBS, wait_until
@@ -35,7 +36,7 @@ class Ran:
 
     def __init__(self, *command: str, plan: Plan | None = PLAN, **options: bool) -> None:
         self.notes: list[str] = []
-        asked = {"force": False, "fallback": True, **options}
+        asked: dict[str, Any] = {"force": False, "fallback": True, **options}
         self.code = run_plan(command, plan, note=self.notes.append, **asked)
 
 

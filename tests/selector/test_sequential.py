@@ -92,7 +92,7 @@ def test_runs_equal_by_accident_prove_no_small_gain() -> None:
 def test_a_slower_candidate_costs_three_pairs() -> None:
     seen = judge([100, 101, 99], [90, 91, 89])
     assert (seen.decision, seen.pairs) == ("not_faster", 3)
-    assert "beyond doubt less" in seen.reason
+    assert "so less than 1.01 times; a test that is wrong at most 0.5%" in seen.reason
 
 
 def test_a_hopeless_race_ends_early_and_says_what_it_would_have_found() -> None:

@@ -8,6 +8,8 @@ last to come is the outermost.
 from __future__ import annotations
 
 import functools
+import inspect
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -76,17 +78,39 @@ def wrap_forward(module: Any, around: Around) -> Undo:
     return _wrap_class(module, around)
 
 
+def _stand_in(original: Any, aiak_tune_run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what takes the place of `original`: it calls `aiak_tune_run` with what it is given.
+
+    `torch.jit.script` reads the source behind `__wrapped__`, but looks the names in it up in the
+    globals and the closure of the function that it is given. With ours there, a job could script
+    no module of a class that we stand around, and that may be `nn.Linear`.
+    """
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return aiak_tune_run(*args, **kwargs)
+
+    written = inspect.unwrap(original)
+    names = getattr(written, "__globals__", None)
+    if names is not None:
+        cells = getattr(written, "__closure__", None)
+        if cells:
+            names = {**names, **inspect.getclosurevars(written).nonlocals}
+        forward = types.FunctionType(forward.__code__, names, "forward", None, forward.__closure__)
+    return functools.update_wrapper(forward, original)
+
+
 def _wrap_class(module: Any, around: Around) -> Undo:
     """Wrap `forward` of the module's class for this instance."""
     cls, key, number = type(module), id(module), next(_NUMBERS)
     inherited = "forward" not in vars(cls)
     original = cls.forward
 
-    @functools.wraps(original)
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         if id(self) != key or number not in LIVE:
             return original(self, *args, **kwargs)
         return around.run(functools.partial(original, self), args, kwargs)
+
+    forward = _stand_in(original, run)
 
     def undo() -> None:
         LIVE.pop(number, None)
@@ -107,9 +131,10 @@ def _wrap_instance(module: Any, around: Around) -> Undo:
     """Wrap a `forward` that the instance brings itself (OptimizedModule, others' patches)."""
     original = vars(module)["forward"]
 
-    @functools.wraps(original)
-    def forward(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: Any, **kwargs: Any) -> Any:
         return around.run(original, args, kwargs)
+
+    forward = _stand_in(original, run)
 
     def undo() -> None:
         if vars(module).get("forward") is forward:

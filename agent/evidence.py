@@ -11,6 +11,7 @@ from collections import deque
 from typing import Any
 
 from aiak_tune.agent import facts, probe
+from aiak_tune.agent.process_facts import process_facts
 from aiak_tune.agent.records import ProbeRecord
 from aiak_tune.agent.seeding import disturb
 from aiak_tune.agent.settings import Applier
@@ -144,12 +145,13 @@ class Evidence:
 
     def facts(self, loader: facts.LoaderKind | None) -> dict[str, Any]:
         """Return the job's facts in the document's words; `loader` is the training one's kind."""
-        found: dict[str, Any] = dict(self._seen)
+        found: dict[str, Any] = process_facts(self._torch) | self._seen
         if self._roots:
             root = next(iter(self._roots.values()))
             found["model"] = facts.model_facts(root) | self._layout
             found["ddp"] = type(root).__name__ == "DistributedDataParallel"
             found["batch_shapes"] = [list(s) for s in self._shapes]
+            found["shapes_vary"] = self._vary
             found["dtype"] = _dtype(root)
         if self._optimizers:
             names = [name for _, name in self._optimizers.values()]

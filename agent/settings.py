@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiak_tune.optimizations.base import Applied, Settings, Stage
+from aiak_tune.optimizations.base import Applied, NoEffectError, Settings, Stage
 from aiak_tune.optimizations.catalog import CATALOG, by_name
 
 # What a change to somebody else's objects may raise: told, and the other entries go on.
@@ -31,6 +31,9 @@ class Applier:
                 continue
             try:
                 applied = entry.apply(target, params)
+            except NoEffectError as error:
+                self.problems[entry.name] = str(error)
+                continue
             except FAULTS as error:
                 self.problems[entry.name] = f"could not be applied: {error}"
                 continue
@@ -49,6 +52,9 @@ class Applier:
     def _effect(self, name: str) -> str | None:
         try:
             texts = [a.effect() for a in self.applied.get(name, ())]
+        except NoEffectError as error:
+            self.problems[name] = str(error)
+            return None
         except FAULTS as error:
             self.problems[name] = f"what it did cannot be told: {error}"
             return None

@@ -23,6 +23,10 @@ Space = Mapping[str, tuple[Scalar, ...]]
 Undo = Callable[[], None]
 
 
+class NoEffectError(Exception):
+    """Raised by `apply` or `effect` where nothing came of it and there is a reason to tell."""
+
+
 class Stage(str, Enum):
     """When an entry is applied, and to what (DESIGN.md section 8)."""
 

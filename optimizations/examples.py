@@ -97,3 +97,17 @@ def fed_by(loader: LoaderFacts | None, shm_free_bytes: int | None = None) -> Wor
     """Return the plain profile with another loader."""
     environment = replace(PLAIN.environment, shm_free_bytes=shm_free_bytes)
     return replace(PLAIN, job=replace(PLAIN.job, loader=loader), environment=environment)
+
+
+# The same model on the CPUs of that machine.
+ON_CPU = replace(
+    PLAIN,
+    job=replace(
+        PLAIN.job,
+        model=replace(PLAIN.job.model, devices=("cpu",)) if PLAIN.job.model else None,
+        threads=16,
+    ),
+    environment=replace(
+        PLAIN.environment, gpu=None, gpu_count=0, compute_capability=None, gpu_memory_bytes=None
+    ),
+)

@@ -77,7 +77,11 @@ class LoaderFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts:
-    """What the job is; the two fingerprints are described in profiles/fingerprint.py."""
+    """What the job is; the two fingerprints are described in profiles/fingerprint.py.
+
+    `threads`: torch's own, within an operator; `threads_by`: how the job chose their number, None
+    where it did not. `shapes_vary`: batches of several shapes went into the model.
+    """
 
     fingerprint: str
     command: tuple[str, ...]
@@ -94,6 +98,11 @@ class JobFacts:
     grad_scaler: bool = False
     compiled: bool = False
     seeded: bool = False
+    shapes_vary: bool | None = None
+    threads: int | None = None
+    threads_by: str | None = None
+    cudnn_benchmark: bool | None = None
+    deterministic: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

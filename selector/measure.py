@@ -118,9 +118,13 @@ def environment_of(record: SliceRecord) -> Environment:
     return Environment(**host_facts() | told | {"ranks_per_node": record.world_size})
 
 
+OF_THE_PROCESS = ("shapes_vary", "threads", "threads_by", "cudnn_benchmark", "deterministic")
+
+
 def job_of(record: SliceRecord, base: JobFacts) -> JobFacts:
     """Return the job's facts: `base` is what the command alone told."""
     facts = record.facts
+    process: dict[str, Any] = {name: facts.get(name) for name in OF_THE_PROCESS}
     optimizer = _facts(OptimizerFacts, facts.get("optimizer_facts"))
     if optimizer is not None and "cpu" not in optimizer.devices:
         optimizer = replace(optimizer, step_ms=None)  # the host's time to issue it says little
@@ -138,6 +142,7 @@ def job_of(record: SliceRecord, base: JobFacts) -> JobFacts:
         grad_scaler=bool(facts.get("grad_scaler")),
         compiled=bool(facts.get("compiled")),
         seeded=bool(facts.get("seeded")),
+        **process,
     )
 
 

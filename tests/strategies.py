@@ -99,6 +99,11 @@ def jobs() -> st.SearchStrategy[JobFacts]:
         grad_scaler=st.booleans(),
         compiled=st.booleans(),
         seeded=st.booleans(),
+        shapes_vary=st.none() | st.booleans(),
+        threads=optional(st.integers(1, 512)),
+        threads_by=st.sampled_from([None, "OMP_NUM_THREADS=4", "torch.set_num_threads"]),
+        cudnn_benchmark=st.none() | st.booleans(),
+        deterministic=st.none() | st.booleans(),
     )
 
 

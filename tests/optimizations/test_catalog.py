@@ -18,7 +18,6 @@ from strategies import profiles
 import aiak_tune.optimizations.catalog as catalog
 from aiak_tune.optimizations.base import Numerics, Optimization, Stage
 from aiak_tune.optimizations.catalog import CATALOG, MOST, WORTH, amdahl, by_name, judge
-from aiak_tune.optimizations.examples import PLAIN
 from aiak_tune.profiles.category import Category
 from aiak_tune.profiles.workload import StepMs, WorkloadProfile
 
@@ -119,17 +118,21 @@ def test_conflicts_are_mutual(optimization: Optimization) -> None:
         assert optimization.name in by_name[other].conflicts, f"{other} does not know of it"
 
 
+def fitting(optimization: Optimization) -> WorkloadProfile:
+    return next(e.profile for e in optimization.examples if e.fits)
+
+
 @each
-def test_a_plain_job_is_worth_each_of_the_first_entries(optimization: Optimization) -> None:
-    finding = judge(optimization, PLAIN)
+def test_a_job_that_an_entry_fits_is_worth_it(optimization: Optimization) -> None:
+    finding = judge(optimization, fitting(optimization))
     assert finding.fits and finding.bound is not None
-    limit = amdahl(optimization, PLAIN)
+    limit = amdahl(optimization, fitting(optimization))
     assert limit is not None and finding.bound <= limit
 
 
 @each
 def test_without_a_breakdown_nothing_is_ruled_out(optimization: Optimization) -> None:
-    finding = judge(optimization, replace(PLAIN, breakdown_ms=None))
+    finding = judge(optimization, replace(fitting(optimization), breakdown_ms=None))
     assert finding.fits
     assert finding.bound is not None or "no breakdown" in finding.reason
 
@@ -141,10 +144,11 @@ def test_what_cannot_gain_a_percent_is_left_out_with_the_figure(
     quiet = {c: 0.0 for c in Category} | {Category.HOST: 999.0}
     quiet |= {c: 2.0 for c in optimization.addresses}
     step_ms = sum(quiet.values())
+    fits = fitting(optimization)
     profile = replace(
-        PLAIN,
+        fits,
         breakdown_ms=quiet,
-        steps=replace(PLAIN.steps, step_ms=StepMs(mean=step_ms, median=1, p05=1, p95=1)),
+        steps=replace(fits.steps, step_ms=StepMs(mean=step_ms, median=1, p05=1, p95=1)),
     )
     finding = judge(optimization, profile)
     assert not finding.fits and finding.bound is None

@@ -23,6 +23,9 @@ class Guest:
         self.run_dir: Path | None = None
         self.detached = False
         self.leave: list[Callable[[], None]] = []
+        # dynamo's switch, once the job compiles: a hook that a compiled region runs into would be
+        # compiled too, function by function.
+        self.set_eval_frame: Callable[[Any], Any] | None = None
 
     def fault(self, where: str) -> None:
         """Tell the fault that is being handled, once, and take every hook away."""
@@ -58,10 +61,15 @@ def guest(function: F) -> F:
     def safe(*args: Any, **kwargs: Any) -> Any:
         if GUEST.detached:
             return None
+        switch = GUEST.set_eval_frame
+        before = switch(None) if switch is not None else None
         try:
             return function(*args, **kwargs)
         except Exception:
             GUEST.fault(function.__qualname__)
             return None
+        finally:
+            if switch is not None:
+                switch(before)
 
     return safe  # type: ignore[return-value]

@@ -19,6 +19,7 @@ from aiak_tune.agent.guest import GUEST, guest
 from aiak_tune.profiles.clock import BACKWARD, StepClock
 
 HIDDEN = (
+    "compiling",
     "evidence",
     "express",
     "feeding",
@@ -289,8 +290,10 @@ def hide_from_dynamo(torch: Any, told: Callable[[], None] = lambda: None) -> Non
     @guest
     def hide() -> None:
         told()
+        from torch._C._dynamo.eval_frame import set_eval_frame
         from torch._dynamo import trace_rules
 
+        GUEST.set_eval_frame = set_eval_frame
         if hidden:
             trace_rules.SKIP_DIRS.extend(hidden)
             trace_rules._recompile_re()

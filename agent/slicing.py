@@ -15,6 +15,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from aiak_tune.agent import facts
+from aiak_tune.agent.compiling import Compiling, graphs_compiled
 from aiak_tune.agent.evidence import Evidence
 from aiak_tune.agent.express import Express
 from aiak_tune.agent.feeding import Feed
@@ -66,6 +67,7 @@ class Slice:
         self._torch, self._spec, self._plan = torch, spec, plan
         self._run_dir = Path(spec.run_dir)
         self._telling = Telling(self._run_dir, rank())
+        self.compiling = Compiling()
         self.sights = Sights(self._run_dir)
         self._phase = self._warm_up
         self.profiling = Profiling(torch, self._run_dir, rank())
@@ -212,12 +214,14 @@ class Slice:
 
     def _warm_up(self, step: StepTimes) -> None:
         self._seen += 1
+        self.compiling.step()
         self._optimizer_ns = [*self._optimizer_ns[-9:], step.optimizer_ns]
         self._before = [*self._before[-REMEMBERED:], step.asides]
         self._tell("warm-up")
         plan = self._plan
         if self._seen == plan.parity:
             self.evidence.compared()
+            self.compiling.draws_change()
             if self.seeding is not None:
                 self.seeding.on = False
         if self._seen < max(plan.warmup, plan.parity) or not self.feed.used_up(self._seen):
@@ -226,8 +230,9 @@ class Slice:
             if self._seen >= LONGEST_WARMUP:
                 self._finish("irregular")
             return
-        if not self.clock.between_steps:
+        if not self.clock.between_steps or not self.compiling.settled():
             return
+        self.compiling.window_opens()
         self._warmup_done = self._seen
         self.evidence.warm()
         self._synchronize()
@@ -291,6 +296,7 @@ class Slice:
         return not workers or batches % workers == 0 or self._extra > 2 * workers
 
     def _close_window(self, wall_ns: int) -> None:
+        self.compiling.window_closed()
         found = sort_out(self._steps, self._before)
         self._usual = found.usual
         if len(found.kept) < len(self._steps):
@@ -352,6 +358,7 @@ class Slice:
     def _write(self, status: str) -> None:
         effects = self.applier.effects()
         warnings = [[name, text] for name, text in self.applier.problems.items()]
+        warnings += self.profiling.warnings + self.compiling.warnings()
         record = SliceRecord(
             rank=rank(),
             world_size=world_size(),
@@ -371,12 +378,14 @@ class Slice:
             probes=self.evidence.probes,
             memory_bytes=self._memory,
             startup_s=self.evidence.startup_s,
-            warnings=warnings + self.profiling.warnings + self._warnings,
+            warnings=warnings + self._warnings,
         )
         write_result(self._run_dir, record)
 
     def _facts(self) -> dict[str, Any]:
         found = self.evidence.facts(self.feed.kind)
+        if not self._spec.settings:  # a compiled loss, step or optimizer shows in no module
+            found["compiled"] = bool(found.get("compiled") or graphs_compiled())
         if "optimizer_facts" in found and self._optimizer_ns:
             # Of the warm-up's later steps: the window's short path does not time it.
             found["optimizer_facts"]["step_ms"] = median(self._optimizer_ns) / 1e6

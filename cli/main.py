@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from aiak_tune import __version__
-from aiak_tune.cli import catalog, explain, history, profile, run, show, tune
+from aiak_tune.cli import catalog, doctor, env, explain, history, profile, run, show, tune
 from aiak_tune.cli.files import write_json
 from aiak_tune.cli.messages import quote, readable, say
 from aiak_tune.errors import AiakTuneError, JobError, UsageError
 
-VERBS = (profile, tune, run, explain, history, show, catalog)
+VERBS = (profile, tune, run, explain, env, history, show, catalog, doctor)
 INTERRUPTED = 130
 # What a full disk, a quota or a lost device answers; files that verbs write have their own errors.
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG}
@@ -101,7 +101,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"aiak-tune {__version__}")
     parser.add_argument("-v", "--verbose", action="count", default=0, help=LOG)
-    parser.set_defaults(run=None, takes_command=False, stoppable=False, refusal=None)
+    parser.set_defaults(
+        run=None, takes_command=False, may_take_command=False, stoppable=False, refusal=None
+    )
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", parser_class=_Parser)
     for verb in VERBS:
         verb.add(verbs)
@@ -147,7 +149,7 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(f"cannot read {args.extra[0]!r}: `aiak-tune {verb} --help` says how")
     if args.takes_command and not (args.command and args.command[0]):
         raise UsageError(f"no training command was given: {BEHIND.format(verb)}")
-    if args.separated and not args.takes_command:
+    if args.separated and not (args.takes_command or args.may_take_command):
         raise UsageError(f"`aiak-tune {verb}` takes no training command")
 
 

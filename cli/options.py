@@ -39,6 +39,16 @@ def add_json_option(
     verb.add_argument("--json", metavar="FILE", help=help)
 
 
+def add_interpreter_options(verb: argparse.ArgumentParser) -> None:
+    """Let a verb look into the job's own environment: by its interpreter, or by its command."""
+    verb.usage = f"{verb.prog} [options] [-- COMMAND ...]"
+    verb.add_argument(
+        "--python", metavar="PATH",
+        help="the job's interpreter (the one that COMMAND starts, else `python`)",
+    )  # fmt: skip
+    verb.set_defaults(may_take_command=True)
+
+
 def add_slice_options(verb: argparse.ArgumentParser) -> None:
     """Add how long the slice is; the figures are SlicePlan's, which help does not load."""
     verb.add_argument("--steps", type=positive, metavar="N", help="count so many steps (20)")

@@ -33,7 +33,7 @@ def job_name(command: Sequence[str]) -> str:
     Args:
         command: a word each, secrets replaced.
     """
-    words = _unwrapped(command)
+    words = unwrapped(command)
     script = _in_shell(words) or _script(words)
     if script is not None:
         return script[:_LONGEST]
@@ -48,7 +48,7 @@ def job_name(command: Sequence[str]) -> str:
     return " ".join([program, *tasks])[:_LONGEST]
 
 
-def _unwrapped(command: Sequence[str]) -> list[str]:
+def unwrapped(command: Sequence[str]) -> list[str]:
     """Return the command without `env A=1`, `nice -n 5`, `uv run` before it."""
     words = list(command)
     while len(words) > 1:

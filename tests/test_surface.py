@@ -14,6 +14,8 @@ SURFACE = {
     },
     "run": {"--plan", "--recommend", "--force", "--no-fallback", "--json"},
     "explain": {"plan", "--json"},
+    "env": {"plan", "--python", "--json"},
+    "doctor": {"--python", "--storage", "--json"},
     "history": {"--limit", "--job", "--json"},
     "show": {"id", "--json"},
     "catalog": {"--json"},

@@ -34,6 +34,8 @@ VERBS: dict[str, tuple[list[str], list[str], int, str]] = {
     "tune": ([], FAILS, 1, "error"),
     "run": (["--plan", "p.json", "--force"], [*SMALL, "--steps", "25"], 0, "run"),
     "explain": (["p.json"], [], 0, "explanation"),
+    "env": ([], [sys.executable], 0, "environment"),
+    "doctor": ([], [sys.executable], 0, "doctor"),
     "history": ([], [], 0, "history"),
     "show": (["last"], [], 0, "tuning"),
     "catalog": ([], [], 0, "catalog"),

@@ -15,10 +15,10 @@ from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
-from aiak_tune.agent import hooks, loaders, marks, profiling, roots, seeding, sights
+from aiak_tune.agent import hooks, imports, loaders, marks, profiling, roots, seeding, sights
 from aiak_tune.agent.guest import GUEST, guest
 from aiak_tune.agent.process_facts import notice_threads
-from aiak_tune.agent.protect import redirect_saves
+from aiak_tune.agent.protect import notice_resuming, redirect_saves
 from aiak_tune.agent.ranks import rank
 from aiak_tune.agent.settings import Applier
 from aiak_tune.agent.slicing import Slice
@@ -88,8 +88,9 @@ def _makes_workers(frame: Any) -> bool:
 
 def _arm_slice(torch: Any, spec: RunSpec, plan: SlicePlan) -> None:
     _die_with_parent()
-    redirect_saves(torch, Path(spec.run_dir))
+    mirror = redirect_saves(torch, Path(spec.run_dir))
     run = watch_slice(torch, spec, plan)
+    notice_resuming(torch, mirror, lambda: bool(run.clock.updates))
     early = guest(run.ended_early)
     pid = os.getpid()
     atexit.register(lambda: early() if os.getpid() == pid else None)
@@ -127,6 +128,7 @@ def _search_roots(run: Slice) -> None:
     watch = roots.RootWatch(run.root_called, run.express)
 
     def on_root(module: Any, args: Any, kwargs: Any) -> None:
+        imports.settle()
         run.root_found(module, args, kwargs)
         watch.add(module)
 

@@ -1,47 +1,66 @@
-"""Keeps a trial's checkpoints away from the user's: torch.save to a path goes to the run's folder.
+"""Keeps a trial's checkpoints away from the user's: what is saved goes to the run's folder.
 
 A trial runs the job's own code where the user started it, and must not overwrite what lies there.
-What was saved so is read back by torch.load under the name that the job gave it. Files that the
-job opens itself, and other libraries' writers, are not seen.
+What was saved is read back under the name that the job gave it. Other files that the job writes,
+it writes; they are noted. docs/decisions/0010-side-effects-in-trials.md
 """
 
 from __future__ import annotations
 
 import functools
-import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from aiak_tune.agent.file_calls import redirect_file_calls
+from aiak_tune.agent.file_moves import redirect_moves
+from aiak_tune.agent.footprints import Footprints
+from aiak_tune.agent.guest import guest
 from aiak_tune.agent.hooks import patch
+from aiak_tune.agent.imports import when_imported
+from aiak_tune.agent.libraries import redirect_libraries, turn
+from aiak_tune.agent.mirror import Mirror
 
-FOLDER = "saved"
 
-
-def redirect_saves(torch: Any, run_dir: Path) -> None:
-    """Send torch.save's paths to `run_dir/saved` from now on."""
-    plain_save, plain_load = torch.save, torch.load
-    moved: dict[str, str] = {}
-
-    def own_place(path: str) -> str:
-        folder = run_dir / FOLDER
-        try:
-            folder.mkdir(exist_ok=True)
-        except OSError:  # no room: a trial's checkpoint is nobody's loss, the user's would be
-            return os.devnull
-        return moved.setdefault(path, str(folder / f"{len(moved)}-{os.path.basename(path)}"))
-
-    @functools.wraps(plain_save)
-    def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(f, (str, os.PathLike)):
-            f = own_place(os.path.abspath(os.fspath(f)))
-        return plain_save(obj, f, *args, **kwargs)
-
-    @functools.wraps(plain_load)
-    def load(f: Any, *args: Any, **kwargs: Any) -> Any:
-        if moved and isinstance(f, (str, os.PathLike)):
-            f = moved.get(os.path.abspath(os.fspath(f)), f)
-        return plain_load(f, *args, **kwargs)
-
+def redirect_saves(torch: Any, run_dir: Path) -> Mirror:
+    """Send checkpoints to `run_dir/saved` from now on, and note what else is written."""
+    mirror = Mirror(run_dir, Footprints(run_dir))
     for owner in (torch, torch.serialization):
-        patch(owner, "save", save)
-        patch(owner, "load", load)
+        turn(owner, "save", 1, "f", mirror.write)
+        turn(owner, "load", 0, "f", mirror.loaded)
+    turn(torch.jit, "save", 1, "f", mirror.write)
+    turn(torch.jit, "load", 0, "f", mirror.loaded)
+    when_imported("torch.jit._script", lambda m: _script(mirror, m))
+    when_imported("torch.export", lambda m: _export(mirror, m))
+    redirect_file_calls(mirror)
+    redirect_moves(mirror)
+    redirect_libraries(mirror)
+    return mirror
+
+
+def _script(mirror: Mirror, module: Any) -> None:
+    turn(getattr(module, "RecursiveScriptModule", None), "save", 1, "f", mirror.write)
+
+
+def _export(mirror: Mirror, module: Any) -> None:
+    turn(module, "save", 1, "f", mirror.write)
+    turn(module, "load", 0, "f", mirror.loaded)
+
+
+def notice_resuming(torch: Any, mirror: Mirror, begun: Callable[[], bool]) -> None:
+    """Note that the job goes on from a checkpoint: optimizer state is loaded before a step."""
+    cls = torch.optim.Optimizer
+    plain = cls.load_state_dict
+
+    @guest
+    def note(state: Any) -> None:
+        if not begun() and isinstance(state, dict) and state.get("state"):
+            mirror.footprints.note("resumed", mirror.last_read or "")
+
+    @functools.wraps(plain)
+    def load_state_dict(self: Any, state_dict: Any) -> Any:
+        note(state_dict)
+        return plain(self, state_dict)
+
+    load_state_dict._torchdynamo_disable = True  # type: ignore[attr-defined]
+    patch(cls, "load_state_dict", load_state_dict)

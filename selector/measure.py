@@ -36,6 +36,7 @@ from aiak_tune.selector.breakdown import (
     mean_of,
     step_statistics,
 )
+from aiak_tune.selector.side_effects import side_effects
 
 FEWEST_STEPS = 5
 NO_LOADER = (
@@ -211,6 +212,7 @@ def profile_of(
         warnings.append(Warn(code="samples_unknown", text=text))
     if job.loader is None:
         warnings.append(Warn(code="no_loader", text=NO_LOADER))
+    warnings += side_effects(run_dir)
     share = None if chosen is None else chosen.matmul_share
     fp32 = None if share is None else (share if job.dtype == "float32" and not job.amp else 0.0)
     profile = WorkloadProfile(

@@ -30,7 +30,7 @@ def test_an_existing_checkpoint_is_not_overwritten(
         with open(tmp_path / "own.pt", "wb") as file:
             torch.save(1, file)
     assert theirs.read_bytes() == before
-    assert not (tmp_path / "new.pt").exists() and (tmp_path / "own.pt").exists()
+    assert not (tmp_path / "new.pt").exists() and not (tmp_path / "own.pt").exists()
     assert torch.load(theirs) == {"epoch": 7}
 
 

@@ -1,0 +1,67 @@
+"""Says what a start of the job did beside training, so that nobody finds it by surprise."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from aiak_tune.agent.footprints import read_footprints
+from aiak_tune.profiles.workload import Warn
+
+SHOWN = 5
+
+
+def side_effects(run_dir: Path) -> list[Warn]:
+    """Return a warning for each kind of side effect that the agent noted in this start."""
+    found = read_footprints(run_dir)
+    told = []
+    if saved := found.get("saved"):
+        text = (
+            f"checkpoints were not written where the job says ({_paths(saved)}), but to the "
+            "start's own folder, which is removed"
+        )
+        told.append(Warn(code="saves_redirected", text=text))
+    if kept := found.get("kept"):
+        text = f"the job would have removed or moved {_paths(kept)}: left as it was"
+        told.append(Warn(code="checkpoints_kept", text=text))
+    if "resumed" in found:
+        source = _paths([p for p in found["resumed"] if p]) or "an earlier run's state"
+        text = (
+            f"the job resumes from {source}: each start goes on from there, with the learning rate "
+            "and the place in the data of that time"
+        )
+        told.append(Warn(code="resumed", text=text))
+    if written := _still_there(run_dir, found):
+        text = (
+            f"the job wrote {_paths(written)} in its first steps; look whether they are to stay, "
+            "or run it from a copy of its folder"
+        )
+        told.append(Warn(code="files_written", text=text))
+    return told
+
+
+def _still_there(run_dir: Path, found: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return what the job left: folders it made stand for what is in them."""
+    try:
+        began = os.stat(run_dir / "spec.json").st_mtime
+    except OSError:
+        began = 0.0
+    made = [path for path in found.get("wrote", ()) if path.endswith(os.sep)]
+    left = []
+    for path in (*found.get("wrote", ()), *found.get("changed", ())):
+        inside = any(path != folder and path.startswith(folder) for folder in made)
+        try:
+            if not inside and os.stat(path).st_mtime >= began:
+                left.append(path)
+        except (OSError, ValueError):
+            continue
+    return left
+
+
+def _paths(paths: Sequence[str]) -> str:
+    """Name the first few, from here where they are below."""
+    here = f"{os.path.realpath(os.getcwd())}{os.sep}"
+    names = [path.removeprefix(here) for path in paths[:SHOWN]]
+    more = len(paths) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more > 0 else "")

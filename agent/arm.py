@@ -17,7 +17,7 @@ from typing import Any
 
 from aiak_tune.agent import hooks, imports, loaders, marks, profiling, roots, seeding, sights
 from aiak_tune.agent.guest import GUEST, guest
-from aiak_tune.agent.process_facts import notice_threads
+from aiak_tune.agent.process_facts import notice_choices
 from aiak_tune.agent.protect import notice_resuming, redirect_saves
 from aiak_tune.agent.ranks import rank
 from aiak_tune.agent.settings import Applier
@@ -110,7 +110,7 @@ def watch_slice(torch: Any, spec: RunSpec, plan: SlicePlan) -> Slice:
         if plan.parity:
             run.seeding = seeding.seed_batches(torch, plan.parity, plan.seed)
     run.applier.stage(Stage.PROCESS, torch)
-    notice_threads(torch, run.evidence.note)
+    notice_choices(torch, run.evidence.note)
     if "amp" not in spec.settings:
         sights.watch_autocast(torch, lambda: run.evidence.note(amp=True))
     profiling.watch_profilers(torch, run.profiling.job_profiles)

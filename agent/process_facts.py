@@ -8,26 +8,40 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from aiak_tune.agent.guest import GUEST
+from aiak_tune.agent.guest import GUEST, guest
+from aiak_tune.optimizations.tf32 import chosen_precision
 from aiak_tune.optimizations.threads import chosen_threads
+
+Note = Callable[..., None]
 
 
 def process_facts(torch: Any) -> dict[str, Any]:
     """Return what holds in this process now, in the document's words."""
+    from aiak_tune.ops import tf32
+
     cudnn = torch.backends.cudnn
     return {
         "threads": torch.get_num_threads(),
         "threads_by": chosen_threads(os.environ),
+        "tf32": tf32.in_force(),
+        "precision_by": chosen_precision(os.environ),
         "cudnn_benchmark": bool(cudnn.benchmark),
         "deterministic": bool(cudnn.deterministic or torch.are_deterministic_algorithms_enabled()),
     }
 
 
-def notice_threads(torch: Any, note: Callable[..., None]) -> None:
-    """Note where the job's own code sets the number of threads.
+def notice_choices(torch: Any, note: Note) -> None:
+    """Note where the job's own code sets one of these."""
+    from aiak_tune.ops import switches
 
-    Data workers and the thread that pins memory set theirs, which is not the job's choice.
-    """
+    noted = guest(note)
+    _notice_threads(torch, noted)
+    stop = switches.listen(switches.PRECISION, lambda name: noted(precision_by=name))
+    GUEST.leave.append(stop)
+
+
+def _notice_threads(torch: Any, note: Note) -> None:
+    """Data workers and the thread that pins memory set theirs, which is not the job's choice."""
     plain, trains = torch.set_num_threads, os.getpid()
 
     @functools.wraps(plain)

@@ -34,7 +34,7 @@ class Amp(Optimization):
     addresses = frozenset({Category.COMPUTE})
     # float16 needs a GradScaler, which is wrong beside a job's own gradient clipping.
     space = {"dtype": ("bfloat16",)}
-    conflicts = frozenset[str]()
+    conflicts = frozenset({"tf32"})  # which nothing of weight is left for
     examples = (
         Example(profile=PLAIN, fits=True),
         Example(profile=replace(PLAIN, job=replace(PLAIN.job, amp=True)), fits=False),

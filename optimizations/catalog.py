@@ -11,12 +11,14 @@ from aiak_tune.optimizations.channels_last import ChannelsLast
 from aiak_tune.optimizations.compile import Compile
 from aiak_tune.optimizations.data_workers import DataWorkers
 from aiak_tune.optimizations.fused_optimizer import FusedOptimizer
+from aiak_tune.optimizations.tf32 import Tf32
 from aiak_tune.optimizations.threads import Threads
 from aiak_tune.profiles.workload import WorkloadProfile
 
 # Entries of one stage are applied in this order: the last stands outermost.
 CATALOG: tuple[Optimization, ...] = (
     Threads(),
+    Tf32(),
     ChannelsLast(),
     Amp(),
     Compile(),

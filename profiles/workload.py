@@ -80,7 +80,8 @@ class JobFacts:
     """What the job is; the two fingerprints are described in profiles/fingerprint.py.
 
     `threads`: torch's own, within an operator; `threads_by`: how the job chose their number, None
-    where it did not. `shapes_vary`: batches of several shapes went into the model.
+    where it did not; `precision_by`: likewise float32's. `tf32`: a GPU's matrix products may be in
+    TF32. `shapes_vary`: batches of several shapes went into the model.
     """
 
     fingerprint: str
@@ -101,6 +102,8 @@ class JobFacts:
     shapes_vary: bool | None = None
     threads: int | None = None
     threads_by: str | None = None
+    tf32: bool | None = None
+    precision_by: str | None = None
     cudnn_benchmark: bool | None = None
     deterministic: bool | None = None
 

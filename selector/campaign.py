@@ -289,7 +289,7 @@ class Campaign:
             side=side,  # type: ignore[arg-type]
             settings=trial.settings,
             numerics=numerics_of(trial.settings, self._catalog, profile),
-            probed=is_probed(trial.settings, self._catalog),
+            probed=is_probed(trial.settings, self._catalog, profile),
         )
 
     def _confirmation_plan(self, candidate: Measured) -> SlicePlan:

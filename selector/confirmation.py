@@ -50,9 +50,15 @@ def numerics_of(
     return max(classes, key=lambda n: n.reach, default=Numerics.LOSSLESS)
 
 
-def is_probed(settings: Settings, catalog: Mapping[str, Optimization]) -> bool:
+def is_probed(
+    settings: Settings, catalog: Mapping[str, Optimization], profile: WorkloadProfile
+) -> bool:
     """Whether the settings change a computation that the agent can compare in the process."""
-    return any(catalog[n].stage in (Stage.MODEL, Stage.OPTIMIZER) for n in settings)
+    return any(
+        catalog[name].stage in (Stage.MODEL, Stage.OPTIMIZER)
+        or catalog[name].numerics(profile, params) is Numerics.CHANGING
+        for name, params in settings.items()
+    )
 
 
 class Confirmation:

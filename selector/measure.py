@@ -119,7 +119,10 @@ def environment_of(record: SliceRecord) -> Environment:
     return Environment(**host_facts() | told | {"ranks_per_node": record.world_size})
 
 
-OF_THE_PROCESS = ("shapes_vary", "threads", "threads_by", "cudnn_benchmark", "deterministic")
+OF_THE_PROCESS = (
+    "shapes_vary", "threads", "threads_by", "tf32", "precision_by", "cudnn_benchmark",
+    "deterministic",
+)  # fmt: skip
 
 
 def job_of(record: SliceRecord, base: JobFacts) -> JobFacts:

@@ -102,6 +102,8 @@ def jobs() -> st.SearchStrategy[JobFacts]:
         shapes_vary=st.none() | st.booleans(),
         threads=optional(st.integers(1, 512)),
         threads_by=st.sampled_from([None, "OMP_NUM_THREADS=4", "torch.set_num_threads"]),
+        tf32=st.none() | st.booleans(),
+        precision_by=st.sampled_from([None, "torch.set_float32_matmul_precision"]),
         cudnn_benchmark=st.none() | st.booleans(),
         deterministic=st.none() | st.booleans(),
     )

@@ -13,6 +13,7 @@ from aiak_tune.optimizations.tf32 import chosen_precision
 from aiak_tune.optimizations.threads import chosen_threads
 
 Note = Callable[..., None]
+BENCHMARK_BY = "cudnn_benchmark_by"
 
 
 def process_facts(torch: Any) -> dict[str, Any]:
@@ -26,6 +27,7 @@ def process_facts(torch: Any) -> dict[str, Any]:
         "tf32": tf32.in_force(),
         "precision_by": chosen_precision(os.environ),
         "cudnn_benchmark": bool(cudnn.benchmark),
+        BENCHMARK_BY: None,
         "deterministic": bool(cudnn.deterministic or torch.are_deterministic_algorithms_enabled()),
     }
 
@@ -36,8 +38,12 @@ def notice_choices(torch: Any, note: Note) -> None:
 
     noted = guest(note)
     _notice_threads(torch, noted)
-    stop = switches.listen(switches.PRECISION, lambda name: noted(precision_by=name))
-    GUEST.leave.append(stop)
+    for kind, fact in ((switches.PRECISION, "precision_by"), (switches.BENCHMARK, BENCHMARK_BY)):
+        GUEST.leave.append(switches.listen(kind, functools.partial(_note_name, noted, fact)))
+
+
+def _note_name(note: Note, fact: str, name: str) -> None:
+    note(**{fact: name})
 
 
 def _notice_threads(torch: Any, note: Note) -> None:

@@ -58,6 +58,48 @@ def listen(kind: str, told: Told) -> Callable[[], None]:
     return stop
 
 
+class Setting:
+    """A setting of ours: in force until `undo`, or until the job's code sets one of the kinds.
+
+    Args:
+        put: sets it (True), or puts back what was before (False).
+        kinds: what the job must set for its own choice to take the place of ours.
+    """
+
+    def __init__(self, put: Callable[[bool], None], *kinds: str) -> None:
+        self.chosen_by: str | None = None
+        self._put, self._held = put, True
+        self._stops = [listen(kind, self._give_way) for kind in kinds]
+        self._set(True)
+
+    def undo(self) -> None:
+        """Put back what was before, where it is still ours to do so."""
+        for stop in self._stops:
+            stop()
+        if self._held:
+            self._held = False
+            self._set(False)
+
+    @contextmanager
+    def plain(self) -> Iterator[None]:
+        """Inside, all is as written."""
+        if self._held:
+            self._set(False)
+        try:
+            yield
+        finally:
+            if self._held:
+                self._set(True)
+
+    def _give_way(self, name: str) -> None:
+        self.chosen_by = self.chosen_by or name
+        self.undo()
+
+    def _set(self, on: bool) -> None:
+        with ours():
+            self._put(on)
+
+
 def _say(kind: str, name: str) -> None:
     if _Ours.now:
         return

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 
@@ -26,47 +24,20 @@ def in_force() -> bool:
         return str(getattr(matmul, "fp32_precision", "")) == "tf32"
 
 
-class MatmulInTf32:
-    """The setting while it is ours; `chosen_by`: what the job set itself, which took its place."""
+def setting() -> switches.Setting:
+    """Put it in force, until it is undone or the job's code chooses a precision."""
+    matmul = torch.backends.cuda.matmul
+    newer = getattr(matmul, "fp32_precision", None)  # since torch 2.9
 
-    def __init__(self) -> None:
-        self.chosen_by: str | None = None
-        self._ours = True
-        self._newer = getattr(torch.backends.cuda.matmul, "fp32_precision", None)  # since 2.9
-        self._stop = switches.listen(switches.PRECISION, self._give_way)
-        self._set(True)
-
-    def undo(self) -> None:
-        """Put everything back, in both interfaces."""
-        self._stop()
-        if self._ours:
-            self._ours = False
-            self._set(False)
-
-    @contextmanager
-    def plain(self) -> Iterator[None]:
-        """Inside, matrix products are as written."""
-        held = self._ours
-        if held:
-            self._set(False)
-        try:
-            yield
-        finally:
-            if held and self._ours:
-                self._set(True)
-
-    def _give_way(self, name: str) -> None:
-        self.chosen_by = self.chosen_by or name
-        self.undo()
-
-    def _set(self, on: bool) -> None:
+    def put(on: bool) -> None:
         """By the older interface, which keeps both in agreement: mixed, reading raises."""
-        matmul = torch.backends.cuda.matmul
-        with switches.ours(), warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that there is a newer one
             matmul.allow_tf32 = on
-            if not on and self._newer is not None:
-                matmul.fp32_precision = self._newer
+            if not on and newer is not None:
+                matmul.fp32_precision = newer
+
+    return switches.Setting(put, switches.PRECISION)
 
 
 def rounds(device: torch.device) -> bool:

@@ -9,6 +9,7 @@ from aiak_tune.optimizations.amp import Amp
 from aiak_tune.optimizations.base import Finding, Optimization
 from aiak_tune.optimizations.channels_last import ChannelsLast
 from aiak_tune.optimizations.compile import Compile
+from aiak_tune.optimizations.cudnn_benchmark import CudnnBenchmark
 from aiak_tune.optimizations.data_workers import DataWorkers
 from aiak_tune.optimizations.fused_optimizer import FusedOptimizer
 from aiak_tune.optimizations.tf32 import Tf32
@@ -19,6 +20,7 @@ from aiak_tune.profiles.workload import WorkloadProfile
 CATALOG: tuple[Optimization, ...] = (
     Threads(),
     Tf32(),
+    CudnnBenchmark(),
     ChannelsLast(),
     Amp(),
     Compile(),

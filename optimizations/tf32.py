@@ -121,7 +121,7 @@ def allow_tf32() -> Applied | None:
 
     if tf32.in_force():
         return None
-    setting = tf32.MatmulInTf32()
+    setting = tf32.setting()
 
     def effect() -> str | None:
         if setting.chosen_by is not None:

@@ -105,6 +105,7 @@ class JobFacts:
     tf32: bool | None = None
     precision_by: str | None = None
     cudnn_benchmark: bool | None = None
+    cudnn_benchmark_by: str | None = None
     deterministic: bool | None = None
 
 

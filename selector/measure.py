@@ -121,7 +121,7 @@ def environment_of(record: SliceRecord) -> Environment:
 
 OF_THE_PROCESS = (
     "shapes_vary", "threads", "threads_by", "tf32", "precision_by", "cudnn_benchmark",
-    "deterministic",
+    "cudnn_benchmark_by", "deterministic",
 )  # fmt: skip
 
 

@@ -105,6 +105,7 @@ def jobs() -> st.SearchStrategy[JobFacts]:
         tf32=st.none() | st.booleans(),
         precision_by=st.sampled_from([None, "torch.set_float32_matmul_precision"]),
         cudnn_benchmark=st.none() | st.booleans(),
+        cudnn_benchmark_by=st.sampled_from([None, "torch.backends.cudnn.benchmark"]),
         deterministic=st.none() | st.booleans(),
     )
 

@@ -202,6 +202,12 @@ class LoaderKind:
         return (*kinds, samples, loader.batch_size, loader.drop_last, collate)
 
 
+def synchronize(torch: Any) -> None:
+    """Wait until the device has done what it was given."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
 def peak_memory(torch: Any) -> int:
     """Bytes at most: the device allocator's where a GPU is used, else this process's."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():

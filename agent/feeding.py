@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from aiak_tune.agent import facts
@@ -31,6 +32,13 @@ class Feed:
             self.kind, self.fetched = kind, 0
         self.workers = iterator._num_workers
         self._queued = self.workers * iterator._prefetch_factor if self.workers else 0
+
+    def steps_to_use_up(self, steps: int) -> int:
+        """Return the steps that use up a full queue, at the pace of the steps so far."""
+        if not self._queued:
+            return 0
+        a_step = max(self.fetched / max(1, steps), 1 / STEPS_A_BATCH)
+        return math.ceil((self._queued + 2) / a_step)
 
     def used_up(self, steps: int) -> bool:
         """Whether the batches that were queued before the first step are gone by now."""

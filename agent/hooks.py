@@ -19,6 +19,7 @@ from aiak_tune.agent.guest import GUEST, guest
 from aiak_tune.profiles.clock import BACKWARD, StepClock
 
 HIDDEN = (
+    "agreement",
     "compiling",
     "evidence",
     "express",
@@ -29,6 +30,7 @@ HIDDEN = (
     "guest",
     "hooks",
     "imports",
+    "joint",
     "libraries",
     "loaders",
     "marks",
@@ -41,6 +43,7 @@ HIDDEN = (
     "slicing",
     "telling",
     "whole",
+    "window",
 )
 
 

@@ -12,6 +12,10 @@ from aiak_tune.agent.guest import GUEST, guest
 from aiak_tune.agent.hooks import Thread
 
 NAME = "step_done"
+MARKS_LATE = (
+    "aiak_tune.step_done was called for the first time when the steps had been counted: optimizer "
+    "updates were taken for steps; import it in the main script to have it noticed before"
+)
 
 
 class MarkListener(Protocol):

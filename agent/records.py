@@ -61,7 +61,7 @@ class SliceRecord:
     """All one rank measured in its slice.
 
     `status`: complete; short (the job ended before its slice did); irregular (its optimizers take
-    no regular turns).
+    no regular turns). `here`: how many ranks write into this run's folder.
     """
 
     rank: int
@@ -82,6 +82,8 @@ class SliceRecord:
     probes: list[ProbeRecord] = field(default_factory=list)
     memory_bytes: int | None = None
     startup_s: float | None = None
+    here: int = 1
+    nodes: int = 1
     warnings: list[list[str]] = field(default_factory=list)
     schema: int = SCHEMA
 

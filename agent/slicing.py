@@ -20,17 +20,19 @@ from aiak_tune.agent.evidence import Evidence
 from aiak_tune.agent.express import Express
 from aiak_tune.agent.feeding import Feed
 from aiak_tune.agent.guest import GUEST
-from aiak_tune.agent.marks import job_marks_steps
+from aiak_tune.agent.joint import Joint
+from aiak_tune.agent.marks import MARKS_LATE, job_marks_steps
 from aiak_tune.agent.profiling import Profiling
-from aiak_tune.agent.ranks import hold, rank, wait_for_results, world_size
+from aiak_tune.agent.ranks import hold
 from aiak_tune.agent.records import SliceRecord, WindowRecord, write_result
 from aiak_tune.agent.seeding import BatchSeeding
 from aiak_tune.agent.settings import Applier
 from aiak_tune.agent.sights import Sights
 from aiak_tune.agent.spec import RunSpec, SlicePlan
 from aiak_tune.agent.telling import Telling
+from aiak_tune.agent.window import closed
 from aiak_tune.optimizations.base import Stage
-from aiak_tune.profiles.asides import is_mixed, sort_out
+from aiak_tune.profiles.asides import is_mixed
 from aiak_tune.profiles.clock import (
     BATCH_NO_GRAD,
     FORWARD_EVAL_MODE,
@@ -44,11 +46,6 @@ from aiak_tune.profiles.clock import (
 
 PROGRESS_EVERY_NS = 300_000_000
 FEWEST_STEPS = 3
-MOST_MIXED = 32  # profiled steps with an evaluation in them, before profiling is given up
-MARKS_LATE = (
-    "aiak_tune.step_done was called for the first time when the steps had been counted: optimizer "
-    "updates were taken for steps; import it in the main script to have it noticed before"
-)
 REMEMBERED = 40  # steps before the window in which rollouts are looked for
 LONGEST_WARMUP = 400  # updates in which the order of several optimizers must become regular
 
@@ -66,11 +63,12 @@ class Slice:
         self.evidence = Evidence(torch, plan)
         self._torch, self._spec, self._plan = torch, spec, plan
         self._run_dir = Path(spec.run_dir)
-        self._telling = Telling(self._run_dir, rank())
+        self.joint = Joint(torch, self._run_dir)
+        self._telling = Telling(self._run_dir)
         self.compiling = Compiling()
         self.sights = Sights(self._run_dir)
         self._phase = self._warm_up
-        self.profiling = Profiling(torch, self._run_dir, rank())
+        self.profiling = Profiling(torch, self._run_dir)
         self.seeding: BatchSeeding | None = None
         self._steps: list[StepTimes] = []
         self._extra = 0
@@ -217,25 +215,32 @@ class Slice:
         self.compiling.step()
         self._optimizer_ns = [*self._optimizer_ns[-9:], step.optimizer_ns]
         self._before = [*self._before[-REMEMBERED:], step.asides]
-        self._tell("warm-up")
         plan = self._plan
+        several = self.joint.passed(self._seen, max(plan.warmup, plan.parity))
+        self._tell("warm-up")
         if self._seen == plan.parity:
             self.evidence.compared()
             self.compiling.draws_change()
             if self.seeding is not None:
                 self.seeding.on = False
-        if self._seen < max(plan.warmup, plan.parity) or not self.feed.used_up(self._seen):
+        if self._seen < self.joint.least or not (several or self.feed.used_up(self._seen)):
             return
         if self.clock.period is None and self.clock.settle() is None:
             if self._seen >= LONGEST_WARMUP:
                 self._finish("irregular")
             return
-        if not self.clock.between_steps or not self.compiling.settled():
+        if not self.clock.between_steps:
+            return
+        settled = self.compiling.settled()
+        if several:
+            self._plan = self.joint.meet(self._seen, step, self.feed, plan, settled=settled)
+            settled = self.joint.opens(self._seen)
+        if not settled:
             return
         self.compiling.window_opens()
         self._warmup_done = self._seen
         self.evidence.warm()
-        self._synchronize()
+        facts.synchronize(self._torch)
         self._skipped = 0
         self._phase = self._count
         self._started_ns = self.clock.restart()
@@ -259,10 +264,10 @@ class Slice:
         if not self._window_full(step.end_ns - self._started_ns):
             return
         self.express.stop()
-        self._synchronize()
+        facts.synchronize(self._torch)
         self._close_window(perf_counter_ns() - self._started_ns)
         self._phase = self._profile
-        if self._plan.profiled and self.profiling.start():
+        if self._plan.profiled and (self.profiling.start() or self.joint.agreement is not None):
             self.clock.restart()
             return
         self._after_profile()
@@ -282,6 +287,7 @@ class Slice:
         self._steps.clear()
         self._telling.start_over()
         self._extra = 0
+        self.joint.part(self._seen)
         self._phase = self._warm_up
 
     def _window_full(self, elapsed: int) -> bool:
@@ -289,6 +295,8 @@ class Slice:
         enough = steps >= plan.steps and elapsed >= plan.min_window_s * 1e9
         if not enough and (elapsed < plan.max_window_s * 1e9 or steps < FEWEST_STEPS):
             return False
+        if self.joint.agreement is not None:
+            return True
         # A whole number of turns of the workers: each made as many batches as the others.
         workers = self.feed.workers
         batches = sum(s.batches for s in self._steps)
@@ -297,30 +305,17 @@ class Slice:
 
     def _close_window(self, wall_ns: int) -> None:
         self.compiling.window_closed()
-        found = sort_out(self._steps, self._before)
-        self._usual = found.usual
-        if len(found.kept) < len(self._steps):
-            wall_ns -= sum(s.step_ns for s in self._steps) - sum(s.step_ns for s in found.kept)
-        self._window = WindowRecord(
-            wall_ns=wall_ns,
-            steps=[list(s.row) for s in found.kept],
-            mixed=found.mixed,
-            updates_skipped=self._skipped,
-            rollouts=found.rollouts,
-            doubtful=found.doubtful,
-        )
+        self._window, self._usual = closed(self._steps, self._before, wall_ns, self._skipped)
         self._memory = facts.peak_memory(self._torch)
         self._tell("counted")
 
     def _profile(self, step: StepTimes) -> None:
         turn = (self._window.rollouts if self._window else 0) or 1
         wanted = -(-self._plan.profiled // turn) * turn  # rollouts with all their updates
-        if self.profiling.running:
-            good = self.profiling.step(mixed=is_mixed(step, self._usual))
-            if good < wanted and self.profiling.seen < wanted + MOST_MIXED:
-                return
-            self.profiling.stop()
-        self._after_profile()
+        self.profiling.step(mixed=is_mixed(step, self._usual))
+        if self.profiling.over(wanted, exactly=self.joint.profiled):
+            self.profiling.stop(self.joint.rank)
+            self._after_profile()
 
     def _after_profile(self) -> None:
         if not self._plan.probe:
@@ -343,13 +338,13 @@ class Slice:
         self._steps += self.express.take() if self.express.on else []
         if not whole and self._steps:
             self._close_window(self._steps[-1].end_ns - self._started_ns)
-        self.profiling.stop()
+        self.profiling.stop(self.joint.rank)
         self._write("complete" if whole else "short")
 
     def _finish(self, status: str) -> None:
         self._write(status)
+        self.joint.end()
         self._tell("done")
-        wait_for_results(self._run_dir, world_size())
         if self._spec.supervised:
             hold()
         # No user code runs after the last step: no finally, no atexit, no checkpoint.
@@ -360,8 +355,10 @@ class Slice:
         warnings = [[name, text] for name, text in self.applier.problems.items()]
         warnings += self.profiling.warnings + self.compiling.warnings()
         record = SliceRecord(
-            rank=rank(),
-            world_size=world_size(),
+            rank=self.joint.rank,
+            world_size=self.joint.ranks,
+            here=self.joint.here,
+            nodes=self.joint.nodes,
             pid=os.getpid(),
             status=status,
             facts=self._facts(),
@@ -378,7 +375,7 @@ class Slice:
             probes=self.evidence.probes,
             memory_bytes=self._memory,
             startup_s=self.evidence.startup_s,
-            warnings=warnings + self._warnings,
+            warnings=warnings + self._warnings + self.joint.warnings(),
         )
         write_result(self._run_dir, record)
 
@@ -391,9 +388,5 @@ class Slice:
             found["optimizer_facts"]["step_ms"] = median(self._optimizer_ns) / 1e6
         return found
 
-    def _synchronize(self) -> None:
-        if self._torch.cuda.is_available() and self._torch.cuda.is_initialized():
-            self._torch.cuda.synchronize()
-
     def _tell(self, phase: str) -> None:
-        self._telling.tell(phase, self._seen, self._steps, self._started_ns)
+        self._telling.tell(self.joint.rank, phase, self._seen, self._steps, self._started_ns)

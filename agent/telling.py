@@ -12,15 +12,17 @@ from aiak_tune.profiles.clock import StepTimes
 class Telling:
     """Appends to the rank's progress file, which the tool follows."""
 
-    def __init__(self, run_dir: Path, rank: int) -> None:
-        self._place = run_dir / f"progress-{rank}.jsonl"
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
         self._told = 0
 
     def start_over(self) -> None:
         """The steps that were counted so far count no more."""
         self._told = 0
 
-    def tell(self, phase: str, seen: int, steps: Sequence[StepTimes], started_ns: int) -> None:
+    def tell(
+        self, rank: int, phase: str, seen: int, steps: Sequence[StepTimes], started_ns: int
+    ) -> None:
         """Tell the phase and the counted steps since the last line; `seen` came before them."""
         wall_ns = steps[-1].end_ns - started_ns if steps else 0
         line = {
@@ -31,5 +33,5 @@ class Telling:
             "steps_ms": [round(s.step_ns / 1e6, 3) for s in steps[self._told :]],
         }
         self._told = len(steps)
-        with open(self._place, "a") as file:
+        with open(self._run_dir / f"progress-{rank}.jsonl", "a") as file:
             file.write(json.dumps(line) + "\n")

@@ -10,7 +10,7 @@ from aiak_tune.cli.sections import rate_of
 from aiak_tune.optimizations.base import Settings
 from aiak_tune.profiles.category import Category
 from aiak_tune.profiles.workload import WorkloadProfile
-from aiak_tune.selector.launch import Progress
+from aiak_tune.selector.progress import Progress
 from aiak_tune.selector.results import ConfirmationRun, FindingRecord, Trial
 from aiak_tune.selector.unseen import seen_text
 

@@ -20,7 +20,7 @@ from aiak_tune.cli.sections import outcome, rate_of
 from aiak_tune.cli.verdict import job_words
 from aiak_tune.optimizations.base import Settings
 from aiak_tune.profiles.workload import WorkloadProfile
-from aiak_tune.selector.launch import Progress
+from aiak_tune.selector.progress import Progress
 from aiak_tune.selector.redaction import redact_command
 from aiak_tune.selector.reporter import Reporter
 from aiak_tune.selector.results import ConfirmationRun, FindingRecord, Trial

@@ -20,9 +20,9 @@ from aiak_tune.selector.confirmation import (
     numerics_of,
 )
 from aiak_tune.selector.judging import PRUNED, trial_of
-from aiak_tune.selector.launch import Progress
 from aiak_tune.selector.measure import breakdown_of, profile_of, step_times_ms
 from aiak_tune.selector.profile_job import find, records
+from aiak_tune.selector.progress import Progress
 from aiak_tune.selector.quantiles import t_quantile
 from aiak_tune.selector.reporter import Reporter
 from aiak_tune.selector.request import Request

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from aiak_tune.agent.records import (
-    TORCH_BIRTHS,
     Birth,
     SliceRecord,
     read_births,
@@ -29,6 +28,7 @@ from aiak_tune.agent.records import (
 from aiak_tune.agent.spec import SPEC_VARIABLE, RunSpec
 from aiak_tune.errors import JobError
 from aiak_tune.selector import unseen
+from aiak_tune.selector.progress import Progress, ProgressReader
 
 POLL_S = 0.05
 STOP_S = 10.0
@@ -44,20 +44,6 @@ QUIET_TRACKERS = {
     "NEPTUNE_MODE": "debug",
     "CLEARML_OFFLINE_MODE": "1",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """What the job has told so far: its phase and the counted steps' times.
-
-    `seen`: before the first step, what selector/unseen.py has words for.
-    """
-
-    phase: str = "starting"
-    counted: int = 0
-    step: int = 0
-    steps_ms: tuple[float, ...] = ()
-    seen: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,52 +156,18 @@ def _follow(
             told = unseen.seen_text(reader.progress.seen)
             return f"timeout: no step within {limits.first_step_s:.0f} s ({told})"
         if reader.progress.step and now - alive > limits.stall_s:
-            return f"timeout: no step for {limits.stall_s:.0f} s after step {reader.progress.step}"
+            where = f"{reader.progress.step}{reader.progress.behind_text()}"
+            return f"timeout: no step for {limits.stall_s:.0f} s after step {where}"
     return None
 
 
 def _all_told(run_dir: Path) -> bool:
-    """Whether every rank has written its result; `_outcome` says what is wrong with one."""
+    """Whether every rank here has written its result; `_outcome` says what is wrong with one."""
     try:
         results = read_results(run_dir)
     except ValueError:
         return True
-    return bool(results) and len(results) >= results[0].world_size
-
-
-class ProgressReader:
-    """Reads what rank 0 appends to its progress file."""
-
-    def __init__(self, run_dir: Path) -> None:
-        self._place = run_dir / "progress-0.jsonl"
-        self._offset = 0
-        self.progress = Progress()
-
-    def read(self) -> bool:
-        """Take the new whole lines; return whether there were any."""
-        if not self.progress.step:
-            seen = read_seen(self._place.parent)
-            if (self._place.parent / TORCH_BIRTHS).exists():
-                seen |= {"torch"}
-            self.progress = replace(self.progress, seen=seen)
-        try:
-            with open(self._place, "rb") as file:
-                file.seek(self._offset)
-                data = file.read()
-        except OSError:
-            return False
-        whole = data.rfind(b"\n") + 1
-        self._offset += whole
-        for line in data[:whole].splitlines():
-            try:
-                told = json.loads(line)
-            except ValueError:  # a full disk took a part of it; the result tells whether it matters
-                continue
-            steps = self.progress.steps_ms + tuple(told["steps_ms"])
-            self.progress = Progress(
-                phase=told["phase"], counted=told["counted"], step=told["step"], steps_ms=steps
-            )
-        return whole > 0
+    return bool(results) and len(results) >= max(r.here for r in results)
 
 
 def _end(process: subprocess.Popen[bytes], *, at_once: bool) -> None:

@@ -116,7 +116,8 @@ def environment_of(record: SliceRecord) -> Environment:
     told = dict(record.environment)
     capability = told.get("compute_capability")
     told["compute_capability"] = tuple(capability) if capability else None
-    return Environment(**host_facts() | told | {"ranks_per_node": record.world_size})
+    ranks = {"ranks_per_node": record.here, "nodes": record.nodes}
+    return Environment(**host_facts() | told | ranks)
 
 
 OF_THE_PROCESS = (

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from aiak_tune.optimizations.base import Settings
 from aiak_tune.profiles.workload import WorkloadProfile
-from aiak_tune.selector.launch import Progress
+from aiak_tune.selector.progress import Progress
 from aiak_tune.selector.results import ConfirmationRun, FindingRecord, Trial
 
 

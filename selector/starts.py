@@ -12,7 +12,7 @@ from aiak_tune.optimizations.base import Optimization, Settings, Stage
 from aiak_tune.selector.breakdown import step_statistics
 from aiak_tune.selector.diagnosis import Problem, diagnose
 from aiak_tune.selector.folders import RunFolders
-from aiak_tune.selector.launch import Limits, Outcome, Progress, Watch, launch
+from aiak_tune.selector.launch import Limits, Outcome, Watch, launch
 from aiak_tune.selector.measure import (
     Ranks,
     samples_per_step,
@@ -20,6 +20,7 @@ from aiak_tune.selector.measure import (
     throughput,
     window_of,
 )
+from aiak_tune.selector.progress import Progress
 from aiak_tune.selector.reporter import Reporter
 from aiak_tune.selector.results import ProbeResult, Work
 

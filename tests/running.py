@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from aiak_tune.agent.spec import RunSpec, SlicePlan
-from aiak_tune.selector.launch import Limits, Outcome, Progress, launch
+from aiak_tune.selector.launch import Limits, Outcome, launch
+from aiak_tune.selector.progress import Progress
 
 JOBS = Path(__file__).parent / "jobs"
 QUICK = SlicePlan(parity=4, warmup=4, steps=6, profiled=0, min_window_s=0.0)

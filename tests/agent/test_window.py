@@ -11,8 +11,8 @@ import torch
 from slices import QUICK, Ended, Points, armed, column, net, plain_job, record_of, rows, train
 from torch.utils.data import DataLoader
 
+from aiak_tune.agent import facts
 from aiak_tune.agent.records import read_results
-from aiak_tune.agent.slicing import Slice
 from aiak_tune.selector.breakdown import BATCHES
 
 
@@ -51,7 +51,7 @@ def test_the_device_is_synchronised_at_both_ends_and_nothing_cloned_between(
     at: list[int] = []
     clones: list[int] = []
     done = [0]
-    monkeypatch.setattr(Slice, "_synchronize", lambda self: at.append(done[0]))
+    monkeypatch.setattr(facts, "synchronize", lambda torch: at.append(done[0]))
     plain = torch.Tensor.clone
 
     def clone(self: torch.Tensor, **more: Any) -> torch.Tensor:

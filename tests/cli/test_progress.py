@@ -15,7 +15,7 @@ from rich.console import Console
 
 from aiak_tune.cli.board import Board, confirmed_text
 from aiak_tune.cli.progress import HEARTBEAT_S, Lines, LiveDisplay, reporting
-from aiak_tune.selector.launch import Progress
+from aiak_tune.selector.progress import Progress
 from aiak_tune.selector.reporter import Reporter
 from aiak_tune.selector.results import ConfirmationRun
 

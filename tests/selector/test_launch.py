@@ -17,11 +17,10 @@ from aiak_tune.selector.diagnosis import diagnose
 from aiak_tune.selector.launch import (
     SLICE_OVER,
     Limits,
-    Progress,
-    ProgressReader,
     job_environment,
     launch,
 )
+from aiak_tune.selector.progress import Progress, ProgressReader
 
 PYTHON = sys.executable
 # What a job with no torch tells, written by hand: a step, and then it hangs.

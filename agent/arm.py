@@ -128,6 +128,9 @@ def _search_roots(run: Slice) -> None:
     watch = roots.RootWatch(run.root_called, run.express)
 
     def on_root(module: Any, args: Any, kwargs: Any) -> None:
+        run.sights.note("forward")
+        if not run.sights.training():
+            return
         imports.settle()
         run.root_found(module, args, kwargs)
         watch.add(module)

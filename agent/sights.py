@@ -30,6 +30,14 @@ class Sights:
             self._told.add(what)
             note_seen(self._run_dir, what)
 
+    def training(self) -> bool:
+        """Whether forwards may be those of training: an optimizer is there, or a gradient was.
+
+        A model that runs a batch of zeros through itself while it is made (ultralytics measures
+        its strides so) shows parts of itself as outermost modules.
+        """
+        return not self._told.isdisjoint(("optimizer", "backward", "gradient"))
+
 
 class GradientListener(Protocol):
     """What the functions below tell."""

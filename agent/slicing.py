@@ -204,7 +204,6 @@ class Slice:
 
     def root_found(self, module: Any, args: Any, kwargs: Any) -> None:
         """Before a root's first training forward: shift its start, apply model settings."""
-        self.sights.note("forward")
         if self.evidence.root_seen(module, args, kwargs):
             self.applier.stage(Stage.MODEL, module)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from slices import QUICK, Points, column, net, plain_job, record_of, rows, train
-from torch import nn
+from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.utils.data import DataLoader
 
@@ -61,6 +61,37 @@ def test_a_loop_without_a_loader(tmp_path: Path) -> None:
     assert column(record, SAMPLES) == [None] * 6
     assert record.facts["batch_shapes"] == [[5, 4]]
     check_sums(record)
+
+
+def test_what_runs_while_the_model_is_made_is_no_root(tmp_path: Path) -> None:
+    class Measured(nn.Module):
+        """Runs zeros through itself to learn a size, as ultralytics and timm's heads do."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Linear(4, 8)
+            self.head = nn.Linear(self.forward_body(torch.zeros(1, 4)).shape[1], 1)
+
+        def forward_body(self, x: Tensor) -> Tensor:
+            """Call a part of the model that is not called yet."""
+            out: Tensor = self.body(x)
+            return out
+
+        def forward(self, x: Tensor) -> Tensor:
+            """Run both parts."""
+            out: Tensor = self.head(self.forward_body(x))
+            return out
+
+    def job() -> None:
+        model = Measured()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(100):
+            model(torch.randn(5, 4)).mean().backward()
+            optimizer.step()
+
+    record = record_of(tmp_path, job)
+    assert record.facts["model"]["class"] == "Measured"
+    assert record.facts["batch_shapes"] == [[5, 4]]
 
 
 @pytest.mark.parametrize("bad", [None, 5])

@@ -166,7 +166,7 @@ def _mkdir(mirror: Mirror, plain: Call) -> Call:
     def call(path: Any, *args: Any, **kwargs: Any) -> Any:
         if relative(kwargs):
             return plain(path, *args, **kwargs)
-        if mirror.hides(path):  # the job believes to have removed it, and makes it anew
+        if mirror.keeps(path):  # below a folder that was saved, or one that it has removed
             return plain(mirror.write(path), *args, **kwargs)
         result = plain(path, *args, **kwargs)
         mirror.opened(path, made=True)

@@ -97,7 +97,7 @@ def _link(mirror: Mirror, plain: Call) -> Call:
                 os.path.dirname(os.path.abspath(os.fsdecode(dst))), os.fsdecode(src)
             )
         place = mirror.read(source)
-        if place is not source or mirror.guards(dst) or mirror.hides(dst):
+        if place is not source or mirror.guards(dst):
             mirror.link(place, dst)
             return None
         return plain(src, dst, *args, **kwargs)

@@ -42,6 +42,7 @@ HIDDEN = (
     "sights",
     "slicing",
     "telling",
+    "trackers",
     "whole",
     "window",
 )

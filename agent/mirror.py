@@ -74,7 +74,7 @@ class Mirror:
         """Whether a path is in the run's folder."""
         return self._is_below(os.path.abspath(os.fsdecode(path)), self._own)
 
-    def write(self, path: Any, *, folder: bool = False) -> Any:
+    def write(self, path: Any, *, folder: bool = False, told: bool = True) -> Any:
         """Return where to write instead, with the folders above made."""
         if not _is_path(path):
             return path
@@ -82,6 +82,7 @@ class Mirror:
             place = self.place(path)
             if not self._is_below(place, self._root):
                 return place
+            told = told and not self.is_own(path) and not self._is_beside(path)
             _makedirs(os.path.dirname(place), exist_ok=True)
             if os.path.islink(place):  # to a file of the user's: another one takes its place
                 os.unlink(place)
@@ -90,7 +91,8 @@ class Mirror:
                 _makedirs(os.path.join(self._whole, _digest(place)), exist_ok=True)
         except (OSError, ValueError):
             return os.devnull
-        self.footprints.note("saved", os.path.abspath(os.fsdecode(path)))
+        if told:
+            self.footprints.note("saved", os.path.abspath(os.fsdecode(path)))
         return place
 
     def read(self, path: Any) -> Any:
@@ -149,7 +151,7 @@ class Mirror:
         if name.endswith(CHECKPOINTS):
             return not self.is_own(path)
         # Written on, a file of these kinds is data that was mapped: it may be of any size.
-        return (anew and self.protects(path)) or self.hides(path)
+        return (anew and self.protects(path)) or self.keeps(path)
 
     def protects(self, path: Any) -> bool:
         """Whether this is a checkpoint of the user's, from before this start."""
@@ -169,6 +171,18 @@ class Mirror:
     def hides(self, path: Any) -> bool:
         """Whether the path is hidden from the job, or below one that is."""
         return bool(self._hidden) and _is_path(path) and self._hides(self.place(path))
+
+    def keeps(self, path: Any) -> bool:
+        """Whether what is made at this path can only be made at its place."""
+        return self.hides(path) or self._is_beside(path)
+
+    def _is_beside(self, path: Any) -> bool:
+        """Whether the folder of this path is among what was saved, and nowhere else."""
+        if not _is_path(path) or not self.used or self.is_own(path):
+            return False
+        if os.path.lexists(os.path.dirname(os.path.abspath(os.fsdecode(path)))):
+            return False
+        return self.has_folder(os.path.dirname(self.place(path)))
 
     def _hides(self, place: str) -> bool:
         while self._hidden and len(place) > len(self._root):

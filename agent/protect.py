@@ -20,6 +20,7 @@ from aiak_tune.agent.hooks import patch
 from aiak_tune.agent.imports import when_imported
 from aiak_tune.agent.libraries import redirect_libraries, turn
 from aiak_tune.agent.mirror import Mirror
+from aiak_tune.agent.trackers import quiet_trackers
 
 
 def redirect_saves(torch: Any, run_dir: Path) -> Mirror:
@@ -35,6 +36,7 @@ def redirect_saves(torch: Any, run_dir: Path) -> Mirror:
     redirect_file_calls(mirror)
     redirect_moves(mirror)
     redirect_libraries(mirror)
+    quiet_trackers(mirror, run_dir)
     return mirror
 
 

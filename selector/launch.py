@@ -26,6 +26,7 @@ from aiak_tune.agent.records import (
     read_torch_births,
 )
 from aiak_tune.agent.spec import SPEC_VARIABLE, RunSpec
+from aiak_tune.agent.trackers import quiet_environment
 from aiak_tune.errors import JobError
 from aiak_tune.selector import unseen
 from aiak_tune.selector.progress import Progress, ProgressReader
@@ -36,14 +37,6 @@ SLICE_OVER = "the slice is over"
 NO_FOLDER = 74  # the supervisor's exit code where it cannot write
 FULL = os.strerror(errno.ENOSPC)
 MAKE_ROOM = "free some space, or set XDG_DATA_HOME to another disk"
-
-# Trackers must not show a trial as a run of the user's: each is switched off by its own variable.
-QUIET_TRACKERS = {
-    "WANDB_MODE": "disabled",
-    "COMET_MODE": "disabled",
-    "NEPTUNE_MODE": "debug",
-    "CLEARML_OFFLINE_MODE": "1",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,12 +109,12 @@ def launch(
         raise JobError(
             f"the run folder {run_dir} cannot be written ({error.strerror}); {MAKE_ROOM}"
         ) from error
-    extra = {**QUIET_TRACKERS, **spec.environment}
+    environment = job_environment(run_dir, spec.environment)
     script = Path(__file__).with_name("supervisor.py")
     began = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", str(script), str(run_dir), str(os.getpid()), "--", *command],
-        env=job_environment(run_dir, extra),
+        env=quiet_environment(environment, run_dir),
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         start_new_session=True,

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aiak_tune.agent.footprints import read_footprints
+from aiak_tune.agent.trackers import TRACKERS
 from aiak_tune.profiles.workload import Warn
 
 SHOWN = 5
+EVENTS = "its events go to the start's folder"
 
 
 def side_effects(run_dir: Path) -> list[Warn]:
@@ -25,6 +27,11 @@ def side_effects(run_dir: Path) -> list[Warn]:
     if kept := found.get("kept"):
         text = f"the job would have removed or moved {_paths(kept)}: left as it was"
         told.append(Warn(code="checkpoints_kept", text=text))
+    if used := found.get("tracker"):
+        how = {tracker.name: tracker.how for tracker in TRACKERS}
+        names = [f"{name} ({how.get(name, EVENTS)})" for name in used]
+        text = f"the job's trackers were switched off: {', '.join(names)}"
+        told.append(Warn(code="trackers_off", text=text))
     if "resumed" in found:
         source = _paths([p for p in found["resumed"] if p]) or "an earlier run's state"
         text = (

@@ -140,6 +140,18 @@ def found_by_listing() -> None:
     torch.save({"epoch": 8}, "last.pt")
 
 
+def beside_what_was_saved() -> None:
+    scripted = torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(1, 2))
+    torch.jit.save(scripted, "deep.pt")
+    torch.save({"epoch": 8}, "new/last.pt")
+    with open("new/notes.txt", "w") as file:
+        file.write("new")
+    os.makedirs("new/sub")
+    shutil.copyfile("new/notes.txt", "new/sub/notes.txt")
+    assert os.listdir("new/sub") == ["notes.txt"]
+    torch.save({"epoch": 8}, "last.pt")
+
+
 def imported_before_torch() -> None:
     main = sys.modules["__main__"]
     main.replaces("best.pt", "last.pt")
@@ -168,6 +180,7 @@ def pickled() -> None:
         folder_is_moved_away,
         moved_away_and_written_over,
         found_by_listing,
+        beside_what_was_saved,
         imported_before_torch,
         pickled,
     ],

@@ -109,6 +109,7 @@ def watch_slice(torch: Any, spec: RunSpec, plan: SlicePlan) -> Slice:
         _notice_seeding(torch, run)
         if plan.parity:
             run.seeding = seeding.seed_batches(torch, plan.parity, plan.seed)
+    run.applier.stage(Stage.ENVIRONMENT, os.environ)
     run.applier.stage(Stage.PROCESS, torch)
     notice_choices(torch, run.evidence.note)
     if "amp" not in spec.settings:

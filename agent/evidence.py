@@ -11,7 +11,7 @@ from collections import deque
 from typing import Any
 
 from aiak_tune.agent import facts, probe
-from aiak_tune.agent.process_facts import process_facts
+from aiak_tune.agent.process_facts import memory_asked, process_facts
 from aiak_tune.agent.records import ProbeRecord
 from aiak_tune.agent.seeding import disturb
 from aiak_tune.agent.settings import Applier
@@ -48,6 +48,7 @@ class Evidence:
         self.probes: list[ProbeRecord] = []
         self.probing = False
         self.startup_s: float | None = None
+        self._memory_asked: dict[str, int | None] = {}
 
     # What the slice tells.
 
@@ -108,6 +109,14 @@ class Evidence:
     def warm(self) -> None:
         """The counted window begins."""
         self.startup_s = time.time() - _process_start()
+        self._memory_asked = memory_asked()
+
+    def window_closed(self, steps: int) -> None:
+        """The counted window ends: note how much memory a step of it asked for anew."""
+        for name, now in memory_asked().items():
+            before = self._memory_asked.get(name)
+            if now is not None and before is not None and steps:
+                self.note(**{name: (now - before) / steps})
 
     def root_seen(self, module: Any, args: Any, kwargs: Any) -> bool:
         """Note a root's training call; True the first time, when its start was shifted."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aiak_tune.agent.guest import GUEST, guest
+from aiak_tune.optimizations.allocator import chosen_allocator
 from aiak_tune.optimizations.tf32 import chosen_precision
 from aiak_tune.optimizations.threads import chosen_threads
 
@@ -28,7 +29,20 @@ def process_facts(torch: Any) -> dict[str, Any]:
         "precision_by": chosen_precision(os.environ),
         "cudnn_benchmark": bool(cudnn.benchmark),
         BENCHMARK_BY: None,
+        "allocator_by": chosen_allocator(os.environ, gpu=torch.cuda.is_initialized()),
         "deterministic": bool(cudnn.deterministic or torch.are_deterministic_algorithms_enabled()),
+    }
+
+
+def memory_asked() -> dict[str, int | None]:
+    """Return how often memory was asked for anew so far: pages of the system, the GPU's driver."""
+    import resource
+
+    from aiak_tune.ops import allocators
+
+    return {
+        "page_faults": resource.getrusage(resource.RUSAGE_SELF).ru_minflt,
+        "device_requests": allocators.device_requests(),
     }
 
 

@@ -25,7 +25,11 @@ class Applier:
         self.problems: dict[str, str] = {}
 
     def stage(self, stage: Stage, target: Any) -> None:
-        """Apply what belongs to the stage to its target."""
+        """Apply what belongs to the stage to its target.
+
+        Variables were set before the command started: here they are met again, so that what came
+        of them is seen in the process.
+        """
         for entry, params in self._settings.items():
             if entry.stage is not stage:
                 continue
@@ -44,8 +48,6 @@ class Applier:
         """Return what each entry did: None, or the problem, where nothing took effect."""
         found: dict[str, str | None] = {}
         for entry in self._settings:
-            if entry.stage is Stage.ENVIRONMENT:
-                continue  # the tool applied it before the command started
             found[entry.name] = self._effect(entry.name)
         return found
 

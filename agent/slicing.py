@@ -306,6 +306,7 @@ class Slice:
         self.compiling.window_closed()
         self._window, self._usual = closed(self._steps, self._before, wall_ns, self._skipped)
         self._memory = facts.peak_memory(self._torch)
+        self.evidence.window_closed(len(self._steps))
         self._tell("counted")
 
     def _profile(self, step: StepTimes) -> None:

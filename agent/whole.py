@@ -52,6 +52,7 @@ class WholeRun:
             self._stopped = f"the plan was made with {apart} here: nothing of it is applied"
             self._report()
             return
+        self.applier.stage(Stage.ENVIRONMENT, os.environ)
         self.applier.stage(Stage.PROCESS, self._torch)
         from torch.optim import optimizer as module
 

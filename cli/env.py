@@ -70,14 +70,18 @@ def _text(value: object) -> str:
 def _of_plan(name: str) -> tuple[dict[str, str], list[str]]:
     """Return the plan's variables, and the words before the command for its other settings."""
     from aiak_tune.cli.lookup import plan_and_tuning
-    from aiak_tune.optimizations.base import Stage
+    from aiak_tune.errors import PlanError
+    from aiak_tune.optimizations.base import NoEffectError, Stage
     from aiak_tune.optimizations.catalog import by_name
 
     plan, _ = plan_and_tuning(name)
     variables: dict[str, str] = {}
     outside = [n for n in plan.settings if by_name[n].stage is Stage.ENVIRONMENT]
     for each in outside:
-        by_name[each].apply(variables, plan.settings[each])
+        try:
+            by_name[each].apply(variables, plan.settings[each])
+        except NoEffectError as error:
+            raise PlanError(f"{each}: {error}") from error
     if len(outside) == len(plan.settings):
         return variables, []
     place = Path(name)

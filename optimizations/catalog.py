@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from aiak_tune.optimizations.allocator import Allocator
 from aiak_tune.optimizations.amp import Amp
 from aiak_tune.optimizations.base import Finding, Optimization
 from aiak_tune.optimizations.channels_last import ChannelsLast
@@ -18,6 +19,7 @@ from aiak_tune.profiles.workload import WorkloadProfile
 
 # Entries of one stage are applied in this order: the last stands outermost.
 CATALOG: tuple[Optimization, ...] = (
+    Allocator(),
     Threads(),
     Tf32(),
     CudnnBenchmark(),

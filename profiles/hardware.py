@@ -8,6 +8,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+MALLOCS = ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4", "libjemalloc.so.2")
+LIBRARIES = ("lib", "lib64", "usr/lib", "usr/lib64", "usr/local/lib", "usr/lib/*-linux-gnu")
+
 
 def host_facts() -> dict[str, Any]:
     """Return the environment's fields that the host alone tells; what it does not say is None."""
@@ -17,6 +20,7 @@ def host_facts() -> dict[str, Any]:
         "ram_bytes": _memory_bytes(),
         "shm_free_bytes": _shm_free_bytes(),
         "driver": _nvidia_driver(),
+        "mallocs": preloadable(),
     }
 
 
@@ -30,6 +34,12 @@ def usable_cores() -> int:
     except (OSError, ValueError):
         pass
     return cores
+
+
+def preloadable() -> tuple[str, ...]:
+    """Return those of MALLOCS that the system's loader finds by their names."""
+    places = [folder for place in LIBRARIES for folder in Path("/").glob(place)]
+    return tuple(m for m in MALLOCS if any((folder / m).exists() for folder in places))
 
 
 def _cpu_name() -> str | None:

@@ -107,6 +107,9 @@ class JobFacts:
     cudnn_benchmark: bool | None = None
     cudnn_benchmark_by: str | None = None
     deterministic: bool | None = None
+    allocator_by: str | None = None
+    device_requests: float | None = None
+    page_faults: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +117,7 @@ class Environment:
     """Where it ran, compared field by field when a plan is to be used elsewhere.
 
     `compiler`: a C++ compiler and Python's headers; `triton`: the package; for torch.compile.
+    `mallocs`: other mallocs that are installed.
     """
 
     gpu: str | None = None
@@ -136,6 +140,7 @@ class Environment:
     bf16_fast: bool | None = None
     compiler: bool | None = None
     triton: bool | None = None
+    mallocs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

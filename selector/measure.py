@@ -122,7 +122,8 @@ def environment_of(record: SliceRecord) -> Environment:
 
 OF_THE_PROCESS = (
     "shapes_vary", "threads", "threads_by", "tf32", "precision_by", "cudnn_benchmark",
-    "cudnn_benchmark_by", "deterministic",
+    "cudnn_benchmark_by", "deterministic", "allocator_by", "device_requests",
+    "page_faults",
 )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from aiak_tune.selector.job import job_facts
 from aiak_tune.selector.launch import job_environment
 from aiak_tune.selector.plan import differences
 from aiak_tune.selector.results import Plan
+from aiak_tune.selector.variables import variables_of
 
 
 def run_plan(
@@ -96,17 +97,11 @@ def _run_folder() -> Iterator[Path]:
 def _under_plan(
     command: Sequence[str], plan: Plan, folder: Path, *, force: bool
 ) -> tuple[int, bool]:
-    variables: dict[str, str] = {}
-    inside = {}
-    for name, params in plan.settings.items():
-        if by_name[name].stage is Stage.ENVIRONMENT:
-            by_name[name].apply(variables, params)
-        else:
-            inside[name] = params
+    variables = variables_of(plan.settings, by_name)
     made_with = plan.environment
     spec = RunSpec(
         run_dir=str(folder),
-        settings=inside,
+        settings=plan.settings,
         model_fingerprint=plan.job.model_fingerprint,
         versions={} if force else {"torch": made_with.torch or "", "cuda": made_with.cuda or ""},
     )

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from aiak_tune.agent.records import SliceRecord
 from aiak_tune.agent.spec import RunSpec, SlicePlan
-from aiak_tune.optimizations.base import Optimization, Settings, Stage
+from aiak_tune.optimizations.base import Optimization, Settings
+from aiak_tune.optimizations.catalog import by_name
 from aiak_tune.selector.breakdown import step_statistics
 from aiak_tune.selector.diagnosis import Problem, diagnose
 from aiak_tune.selector.folders import RunFolders
@@ -23,6 +24,7 @@ from aiak_tune.selector.measure import (
 from aiak_tune.selector.progress import Progress
 from aiak_tune.selector.reporter import Reporter
 from aiak_tune.selector.results import ProbeResult, Work
+from aiak_tune.selector.variables import variables_of
 
 STARTUP_SLACK, STEP_SLACK = 10.0, 50.0
 LEAST_START_S, LEAST_STALL_S = 180.0, 60.0
@@ -116,13 +118,9 @@ class Starter:
         """Run one slice with these settings; its folder is there until `forget`."""
         self._reporter.started(what, settings)
         run_dir = self._folders.new()
-        environment: dict[str, str] = {}
-        inside = {}
-        for name, params in settings.items():
-            if self._catalog[name].stage is Stage.ENVIRONMENT:
-                self._catalog[name].apply(environment, params)
-            else:
-                inside[name] = params
+        environment = variables_of(settings, self._catalog)
+        # Those of another catalog are variables and no more: the agent knows nothing of them.
+        inside = {name: params for name, params in settings.items() if name in by_name}
         # Hash seeds differ between interpreters by default, and sets with them.
         environment.setdefault("PYTHONHASHSEED", "0")
         spec = RunSpec(run_dir=str(run_dir), settings=inside, slice=plan, environment=environment)

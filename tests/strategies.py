@@ -107,6 +107,9 @@ def jobs() -> st.SearchStrategy[JobFacts]:
         cudnn_benchmark=st.none() | st.booleans(),
         cudnn_benchmark_by=st.sampled_from([None, "torch.backends.cudnn.benchmark"]),
         deterministic=st.none() | st.booleans(),
+        allocator_by=st.sampled_from([None, "LD_PRELOAD=libjemalloc.so.2"]),
+        device_requests=optional(MS),
+        page_faults=optional(MS),
     )
 
 
@@ -123,6 +126,7 @@ def environments() -> st.SearchStrategy[Environment]:
         bf16_fast=st.none() | st.booleans(),
         compiler=st.none() | st.booleans(),
         triton=st.none() | st.booleans(),
+        mallocs=st.sampled_from([(), ("libjemalloc.so.2",)]),
     )
 
 

@@ -90,7 +90,8 @@ def _arm_slice(torch: Any, spec: RunSpec, plan: SlicePlan) -> None:
     _die_with_parent()
     mirror = redirect_saves(torch, Path(spec.run_dir))
     run = watch_slice(torch, spec, plan)
-    notice_resuming(torch, mirror, lambda: bool(run.clock.updates))
+    # A first update may be torch.distributed.checkpoint's, which fills an optimizer by one.
+    notice_resuming(torch, mirror, lambda: len(run.clock.updates) > 1)
     early = guest(run.ended_early)
     pid = os.getpid()
     atexit.register(lambda: early() if os.getpid() == pid else None)

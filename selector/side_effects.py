@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from aiak_tune.agent.footprints import read_footprints
 from aiak_tune.agent.trackers import TRACKERS
 from aiak_tune.profiles.workload import Warn
+from aiak_tune.selector.folders import data_folder
 
 SHOWN = 5
+LOOKED_AT = 5000  # entries of the job's folder: some 20 ms
 EVENTS = "its events go to the start's folder"
 
 
@@ -53,10 +56,11 @@ def _still_there(run_dir: Path, found: Mapping[str, Sequence[str]]) -> list[str]
     try:
         began = os.stat(run_dir / "spec.json").st_mtime
     except OSError:
-        began = 0.0
+        return []
     made = [path for path in found.get("wrote", ()) if path.endswith(os.sep)]
+    noted = dict.fromkeys((*found.get("wrote", ()), *found.get("changed", ())))
     left = []
-    for path in (*found.get("wrote", ()), *found.get("changed", ())):
+    for path in (*noted, *(p for p in _changed_since(began, run_dir) if p not in noted)):
         inside = any(path != folder and path.startswith(folder) for folder in made)
         try:
             if not inside and os.stat(path).st_mtime >= began:
@@ -64,6 +68,41 @@ def _still_there(run_dir: Path, found: Mapping[str, Sequence[str]]) -> list[str]
         except (OSError, ValueError):
             continue
     return left
+
+
+def _changed_since(began: float, run_dir: Path) -> Iterator[str]:
+    """Look at the first entries below the current folder, nearest first, for files of this start.
+
+    The agent notes what Python opens; other programs and compiled code write without it.
+    """
+    own = {os.path.realpath(place) for place in (run_dir.parent, data_folder())}
+    folders, looked = deque([os.path.realpath(os.getcwd())]), 0
+    outputs = {_identity(handle) for handle in (1, 2)}  # ours may be a file here
+    while folders:
+        try:
+            entries = os.scandir(folders.popleft())
+        except OSError:
+            continue
+        with entries:
+            for entry in entries:
+                looked += 1
+                if looked > LOOKED_AT:
+                    return
+                if entry.is_dir(follow_symlinks=False):
+                    if entry.name[0] != "." and entry.name != "__pycache__":
+                        folders.extend({entry.path} - own)
+                elif entry.is_file(follow_symlinks=False):
+                    state = entry.stat(follow_symlinks=False)
+                    if state.st_mtime >= began and (state.st_dev, state.st_ino) not in outputs:
+                        yield entry.path
+
+
+def _identity(handle: int) -> tuple[int, int]:
+    try:
+        state = os.fstat(handle)
+    except OSError:
+        return (0, 0)
+    return (state.st_dev, state.st_ino)
 
 
 def _paths(paths: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ import torch
 from slices import guesting
 
 from aiak_tune.agent.footprints import read_footprints
+from aiak_tune.agent.guest import GUEST
 from aiak_tune.agent.protect import redirect_saves
 from aiak_tune.agent.trackers import TRACKERS, quiet_environment
 from aiak_tune.selector.side_effects import side_effects
@@ -69,6 +70,7 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
     for place in (tmp_path / "run", tmp_path / "theirs"):
         place.mkdir()
+    (tmp_path / "run/spec.json").touch()
     monkeypatch.chdir(tmp_path / "theirs")
     with guesting(tmp_path / "run"):
         redirect_saves(torch, tmp_path / "run")
@@ -110,6 +112,7 @@ def test_event_files_go_to_the_runs_folder_and_may_be_written_beside(run_dir: Pa
     os.makedirs("runs/one/checkpoints")
     assert sorted(os.listdir("runs/one")) == ["checkpoints", "events.out", "hparams.yaml"]
     assert os.listdir(os.open(".", os.O_RDONLY)) == []
+    GUEST.detach()
     (only,) = side_effects(run_dir)
     assert only.code == "trackers_off"
     assert only.text.endswith("tensorboard (its events go to the start's folder)")

@@ -29,7 +29,7 @@ def test_two_trials_of_a_job_that_resumes_start_alike_and_leave_its_checkpoints(
     told = {}
     for name in ("one", "two"):
         outcome = start([PYTHON, SAVES, "100000"], tmp_path / name)
-        assert outcome.results[0].status == "complete", outcome.tail
+        assert [r.status for r in outcome.results] == ["complete"], outcome
         told = {w.code: w.text for w in side_effects(tmp_path / name)}
     assert [Path(n).read_bytes() for n in names] == before
     assert Path("log.txt").read_text() == "from step 0\n" + 2 * "from step 6\n"
@@ -39,13 +39,22 @@ def test_two_trials_of_a_job_that_resumes_start_alike_and_leave_its_checkpoints(
     assert told["files_written"].startswith("the job wrote log.txt, args.json in its first steps")
 
 
-def test_nothing_is_said_of_a_start_that_did_nothing(tmp_path: Path) -> None:
+def test_nothing_is_said_of_a_start_that_did_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    (tmp_path / "spec.json").touch()
     assert side_effects(tmp_path) == []
     (tmp_path / PLACE).write_text('["unheard", "of"]\n["wrote", "cut')
     assert side_effects(tmp_path) == []
 
 
-def test_many_files_are_counted_and_a_folder_stands_for_what_is_in_it(tmp_path: Path) -> None:
+def test_many_files_are_counted_and_a_folder_stands_for_what_is_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
     (tmp_path / "spec.json").touch()
     (tmp_path / "made").mkdir()
     names = ["made/", "made/inside", *(f"{i}.txt" for i in range(8)), "gone.txt"]
@@ -59,3 +68,21 @@ def test_many_files_are_counted_and_a_folder_stands_for_what_is_in_it(tmp_path: 
     (only,) = side_effects(tmp_path)
     shown = ", ".join(f"{tmp_path}/{name}" for name in ["made/", *names[2:6]])
     assert only.text.startswith(f"the job wrote {shown} and 4 more in its first steps")
+
+
+def test_what_other_programs_write_is_seen_in_the_first_entries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, run_dir = tmp_path / "theirs", tmp_path / "runs/one"
+    for folder in (theirs / "out", theirs / ".git", run_dir):
+        folder.mkdir(parents=True)
+    (theirs / "data.bin").touch()
+    os.utime(theirs / "data.bin", (1, 1))
+    monkeypatch.chdir(theirs)
+    (run_dir / "spec.json").touch()
+    for name in ("out/plot.png", ".git/index"):
+        (theirs / name).touch()
+    (only,) = side_effects(run_dir)
+    assert only.text.startswith("the job wrote out/plot.png in its first steps")
+    monkeypatch.setattr("aiak_tune.selector.side_effects.LOOKED_AT", 3)
+    assert side_effects(run_dir) == []

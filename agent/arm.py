@@ -15,8 +15,9 @@ from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
-from aiak_tune.agent import hooks, imports, loaders, marks, profiling, roots, seeding, sights
+from aiak_tune.agent import facts, hooks, imports, loaders, marks, profiling, roots, seeding, sights
 from aiak_tune.agent.guest import GUEST, guest
+from aiak_tune.agent.last_words import watch_failures
 from aiak_tune.agent.process_facts import notice_choices
 from aiak_tune.agent.protect import notice_resuming, redirect_saves
 from aiak_tune.agent.ranks import rank
@@ -88,6 +89,7 @@ def _makes_workers(frame: Any) -> bool:
 
 def _arm_slice(torch: Any, spec: RunSpec, plan: SlicePlan) -> None:
     _die_with_parent()
+    watch_failures(Path(spec.run_dir))
     mirror = redirect_saves(torch, Path(spec.run_dir))
     run = watch_slice(torch, spec, plan)
     # A first update may be torch.distributed.checkpoint's, which fills an optimizer by one.
@@ -129,11 +131,14 @@ def _search_roots(run: Slice) -> None:
     """Find the roots in the first steps, then watch each of them alone."""
     watch = roots.RootWatch(run.root_called, run.express)
 
-    def on_root(module: Any, args: Any, kwargs: Any) -> None:
+    def on_root(called: Any, args: Any, kwargs: Any) -> None:
         run.sights.note("forward")
         if not run.sights.training():
             return
         imports.settle()
+        module = facts.inside_ddp(called)
+        if module is not called:
+            run.evidence.note(ddp=True)
         run.root_found(module, args, kwargs)
         watch.add(module)
 

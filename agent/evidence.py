@@ -158,7 +158,7 @@ class Evidence:
         if self._roots:
             root = next(iter(self._roots.values()))
             found["model"] = facts.model_facts(root) | self._layout
-            found["ddp"] = type(root).__name__ == "DistributedDataParallel"
+            found.setdefault("ddp", type(root).__name__ == "DistributedDataParallel")
             found["batch_shapes"] = [list(s) for s in self._shapes]
             found["shapes_vary"] = self._vary
             found["dtype"] = _dtype(root)

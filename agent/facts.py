@@ -25,6 +25,18 @@ def unwrapped(module: Any) -> Any:
         module = inner
 
 
+def inside_ddp(module: Any) -> Any:
+    """Return the module that DDP replicates, else the module itself.
+
+    It is the model that is measured and changed: to call DDP outside of the job's own steps would
+    start collectives. Where its forward stands on the instance, somebody redirects it for one call
+    (Lightning): a change would be lost with it.
+    """
+    if type(module).__name__ != "DistributedDataParallel" or "forward" in vars(module.module):
+        return module
+    return module.module
+
+
 def model_facts(module: Any) -> dict[str, Any]:
     """The document's model facts of the root module."""
     parameters = list(module.parameters())

@@ -1,10 +1,10 @@
 """What the agent leaves in the run's folder, and how the tool reads it. Standard library only.
 
 Files: `births` (a line a Python process), `torch` (a line each that imported it), `seen` (a word
-for each kind of event that came before the first step),
-`fault-PID.txt`, `progress-RANK.jsonl`, `result-RANK.json` (one SliceRecord), `trace-RANK.json`
-(the profiled steps), `applied-RANK.json` (under `run`). A result is written beside its place and
-renamed, so it is whole or absent.
+for each kind of event that came before the first step), `fault-PID.txt`, `failed-RANK.json` (an
+exception ended that rank), `progress-RANK.jsonl`, `result-RANK.json` (one SliceRecord),
+`trace-RANK.json` (the profiled steps), `applied-RANK.json` (under `run`). A result is written
+beside its place and renamed, so it is whole or absent.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class WindowRecord:
 
     `steps` are rows [step_ns, fetch_ns, batches, micro_batches, samples or null], evaluation left
     out; `wall_ns` is theirs alone. `mixed` steps were left out, of which `doubtful` may have held
-    a rollout. `rollouts`: updates from one rollout to the next, 0 where none were seen.
+    a rollout; `left_out` are the places of all that were, among the counted. `rollouts`: updates
+    from one rollout to the next, 0 where none were seen.
     """
 
     wall_ns: int
@@ -40,6 +41,7 @@ class WindowRecord:
     updates_skipped: int = 0
     rollouts: int = 0
     doubtful: int = 0
+    left_out: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +117,34 @@ def _load(text: str) -> SliceRecord:
     return SliceRecord(
         **data, window=None if window is None else WindowRecord(**window), probes=probes
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedRank:
+    """A rank of several that died of an exception; `text` is its traceback."""
+
+    rank: int
+    at_ns: int
+    text: str
+
+
+def write_failed(run_dir: Path, failed: FailedRank) -> None:
+    """Write it whole, as a result."""
+    place = run_dir / f"failed-{failed.rank}.json"
+    beside = place.with_suffix(f".{os.getpid()}.tmp")
+    beside.write_text(json.dumps(asdict(failed)))
+    beside.replace(place)
+
+
+def read_failed(run_dir: Path) -> list[FailedRank]:
+    """Return the ranks that died of an exception; what cannot be read is left out."""
+    found = []
+    for place in run_dir.glob("failed-*.json"):
+        try:
+            found.append(FailedRank(**json.loads(place.read_text())))
+        except (OSError, ValueError, TypeError):
+            continue
+    return found
 
 
 def note_seen(run_dir: Path, what: str) -> None:

@@ -90,8 +90,9 @@ class WholeRun:
             self._marked = True  # a crash from here on may be the plan's
             self._report()
 
-    def root_found(self, module: Any, args: Any, kwargs: Any) -> None:
+    def root_found(self, called: Any, args: Any, kwargs: Any) -> None:
         """Before a root's first training forward: is it the model that the plan is for?"""
+        module = facts.inside_ddp(called)
         known = self._roots.get(id(module))
         # A forward before there is an optimizer is no training yet: it shapes lazy layers, or
         # counts operations.

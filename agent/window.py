@@ -19,6 +19,7 @@ def closed(
     found = sort_out(steps, before)
     if len(found.kept) < len(steps):
         wall_ns -= sum(s.step_ns for s in steps) - sum(s.step_ns for s in found.kept)
+    kept = {s.end_ns for s in found.kept}
     window = WindowRecord(
         wall_ns=wall_ns,
         steps=[list(s.row) for s in found.kept],
@@ -26,5 +27,6 @@ def closed(
         updates_skipped=skipped,
         rollouts=found.rollouts,
         doubtful=found.doubtful,
+        left_out=[at for at, s in enumerate(steps) if s.end_ns not in kept],
     )
     return window, found.usual

@@ -69,6 +69,7 @@ def screen(
     )
     yield output.plain(sections.steps_text(profile))
     yield output.breakdown_table(profile)
+    yield from sections.ranks_table(profile)
     if findings:
         yield sections.findings_table(findings, "What fits")
     yield from sections.notes(profile.warnings)

@@ -8,6 +8,7 @@ from rich.console import RenderableType
 
 from aiak_tune.cli import output
 from aiak_tune.cli.messages import readable
+from aiak_tune.profiles.category import Category
 from aiak_tune.profiles.workload import Warn, WorkloadProfile
 from aiak_tune.selector.results import (
     Failed,
@@ -19,6 +20,8 @@ from aiak_tune.selector.results import (
     TuningResult,
     Winner,
 )
+
+EVEN = 1.1  # ranks whose own work differs by less are not told apart by a few profiled steps
 
 
 def steps_text(profile: WorkloadProfile) -> str:
@@ -32,6 +35,46 @@ def steps_text(profile: WorkloadProfile) -> str:
         f"{output.number(ms.median)}, p05–p95 {output.number(ms.p05)}–{output.number(ms.p95)}), "
         f"over {steps.counted} counted steps after {steps.warmup} of warm-up"
     )
+
+
+def ranks_table(profile: WorkloadProfile) -> Iterator[RenderableType]:
+    """Return a line for each rank of several; the slowest is named, and what it costs."""
+    ranks = profile.ranks
+    if len(ranks) < 2:
+        return
+    each = [category.value for category in Category]
+    made = output.table("rank", "step ms", *each, "waits ms", title="Ranks")
+    for column in made.columns:
+        column.justify = "right"
+    for rank in ranks:
+        shares = [
+            output.NOTHING
+            if rank.breakdown_ms is None
+            else f"{rank.breakdown_ms.get(category, 0.0) / rank.step_ms:.0%}"
+            for category in Category
+        ]
+        made.add_row(
+            str(rank.rank),
+            output.number(rank.step_ms),
+            *shares,
+            output.number(rank.comm_waiting_ms),
+            style="bold" if rank.rank == profile.slowest_rank else "",
+        )
+    yield made
+    yield output.plain(_slowest_text(profile))
+
+
+def _slowest_text(profile: WorkloadProfile) -> str:
+    waits = {r.rank: r.comm_waiting_ms for r in profile.ranks}
+    shown = f"the figures above are those of rank {profile.slowest_rank}"
+    known = {rank: ms for rank, ms in waits.items() if ms is not None}
+    if len(known) < len(waits):
+        return f"{shown}; how long ranks wait for each other is not known"
+    own = [rank.step_ms - known[rank.rank] for rank in profile.ranks]
+    if max(own) < EVEN * min(own):
+        return f"the ranks are about equally fast; {shown}"
+    longest = output.number(max(known.values()))
+    return f"rank {profile.slowest_rank} is the slowest, others wait {longest} ms a step; {shown}"
 
 
 def findings_table(findings: Iterable[FindingRecord], title: str) -> RenderableType:

@@ -46,6 +46,7 @@ def _screen(tuning: TuningResult) -> Iterator[RenderableType]:
     if tuning.profile is not None:
         yield output.plain(sections.steps_text(tuning.profile))
         yield output.breakdown_table(tuning.profile)
+        yield from sections.ranks_table(tuning.profile)
     if tuning.findings:
         yield sections.findings_table(tuning.findings, "What fits")
     if tuning.trials:

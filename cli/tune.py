@@ -161,6 +161,7 @@ def screen(
     if tuning.profile is not None:
         yield output.plain(f"As written: {sections.steps_text(tuning.profile)}")
         yield output.breakdown_table(tuning.profile)
+        yield from sections.ranks_table(tuning.profile)
     unfit = [finding for finding in tuning.findings if not finding.fits]
     if unfit:
         yield sections.unfit_table(unfit)

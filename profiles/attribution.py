@@ -72,6 +72,7 @@ class StepBreakdown:
         ns: nanoseconds of each category.
         h2d_overlapped_ns: copies to the device under something that comes first.
         comm_overlapped_ns: collectives likewise.
+        comm_waiting_ns: the part of comm that waits for a late rank; None when unknown.
         gap_sync_ns: the part of the gap after a synchronising call; None when unknown.
         fetch_ns: host time waiting for batches, whatever the device did.
         fetch_overlapped_ns: the part of it that is not data_wait.
@@ -83,6 +84,7 @@ class StepBreakdown:
     ns: Mapping[Category, int]
     h2d_overlapped_ns: int
     comm_overlapped_ns: int
+    comm_waiting_ns: int | None = None
     gap_sync_ns: int | None
     fetch_ns: int
     fetch_overlapped_ns: int
@@ -97,6 +99,7 @@ class MeanBreakdown:
     ns: Mapping[Category, float]
     h2d_overlapped_ns: float
     comm_overlapped_ns: float
+    comm_waiting_ns: float | None = None
     gap_sync_ns: float | None
     fetch_ns: float
     fetch_overlapped_ns: float
@@ -127,8 +130,12 @@ class Attribution:
     warnings: tuple[TraceWarning, ...]
 
 
-def attribute(trace: Trace, *, steps: Collection[int] | None = None) -> Attribution:
+def attribute(
+    trace: Trace, *, steps: Collection[int] | None = None, late: Intervals | None = None
+) -> Attribution:
     """Split each step of `trace`; `steps` picks some by their number.
+
+    `late`: when its collectives waited for a late rank (trace_waiting.py); None is unknown.
 
     Raises:
         ProfileError: the trace has no step, or none of those asked for.
@@ -142,7 +149,7 @@ def attribute(trace: Trace, *, steps: Collection[int] | None = None) -> Attribut
     warnings += missing_signals(trace)
     timeline = timeline_of(trace)
     order = ON_DEVICE if trace.of_kind(*DEVICE_KINDS).any() else ON_CPU
-    split = tuple(break_down(timeline, span, order) for span in spans)
+    split = tuple(break_down(timeline, span, order, late) for span in spans)
     known = trace.of_kind(Kind.KERNEL, Kind.OPERATOR).any()
     return Attribution(
         device=trace.device,
@@ -156,15 +163,22 @@ def attribute(trace: Trace, *, steps: Collection[int] | None = None) -> Attribut
 
 
 def break_down(
-    timeline: Timeline, span: StepSpan, order: tuple[tuple[Category, Claim], ...]
+    timeline: Timeline,
+    span: StepSpan,
+    order: tuple[tuple[Category, Claim], ...],
+    late: Intervals | None = None,
 ) -> StepBreakdown:
     """Give every instant of one step to the first category of `order` that claims it."""
     step = timeline.clip(span.start, span.end)
     rest = Intervals.span(span.start, span.end)
     ns = dict.fromkeys(Category, 0)
+    waiting = None
     for category, claim in order:
         wanted = claim(step)
-        ns[category] = rest.intersect(wanted).total_ns
+        taken = rest.intersect(wanted)
+        ns[category] = taken.total_ns
+        if category is Category.COMM and late is not None:
+            waiting = taken.intersect(late).total_ns
         rest = rest.minus(wanted)
     ns[Category.GAP] = rest.total_ns
     before_h2d = step.compute.union(step.collectives)
@@ -176,6 +190,7 @@ def break_down(
         ns=ns,
         h2d_overlapped_ns=step.copies.intersect(before_h2d).total_ns,
         comm_overlapped_ns=step.collectives.total_ns - ns[Category.COMM],
+        comm_waiting_ns=waiting,
         gap_sync_ns=None if drained is None else rest.intersect(drained).total_ns,
         fetch_ns=fetch_ns,
         fetch_overlapped_ns=fetch_ns - ns[Category.DATA_WAIT],
@@ -190,12 +205,14 @@ def mean_of(steps: tuple[StepBreakdown, ...], *, matmul_known: bool = True) -> M
         return sum(get(step) or 0 for step in steps) / len(steps)
 
     step_ns = mean(lambda s: s.step_ns)
+    waiting_known = all(s.comm_waiting_ns is not None for s in steps)
     sync_known = all(s.gap_sync_ns is not None for s in steps)
     return MeanBreakdown(
         step_ns=step_ns,
         ns={c: mean(lambda s, c=c: s.ns[c]) for c in Category},  # type: ignore[misc]
         h2d_overlapped_ns=mean(lambda s: s.h2d_overlapped_ns),
         comm_overlapped_ns=mean(lambda s: s.comm_overlapped_ns),
+        comm_waiting_ns=mean(lambda s: s.comm_waiting_ns) if waiting_known else None,
         gap_sync_ns=mean(lambda s: s.gap_sync_ns) if sync_known else None,
         fetch_ns=mean(lambda s: s.fetch_ns),
         fetch_overlapped_ns=mean(lambda s: s.fetch_overlapped_ns),

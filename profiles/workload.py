@@ -180,16 +180,20 @@ class DetailMs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFacts:
-    """One rank's mean step and its breakdown."""
+    """One rank's mean step, its breakdown, and what of comm waits for a later rank."""
 
     rank: int
     step_ms: float
     breakdown_ms: Mapping[Category, float] | None = None
+    comm_waiting_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadProfile:
-    """A profile: top-level figures are those of the slowest rank, which sets the job's pace."""
+    """A profile: top-level figures are those of the slowest rank, which sets the job's pace.
+
+    `slowest_rank`: the one with the longest step, waiting for other ranks left out.
+    """
 
     job: JobFacts
     environment: Environment
@@ -197,6 +201,7 @@ class WorkloadProfile:
     breakdown_ms: Mapping[Category, float] | None = None
     detail_ms: DetailMs = field(default_factory=DetailMs)
     ranks: tuple[RankFacts, ...] = ()
+    slowest_rank: int | None = None
     matmul_share: float | None = None
     fp32_matmul_share: float | None = None
     memory_bytes: int | None = None

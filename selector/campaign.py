@@ -20,10 +20,11 @@ from aiak_tune.selector.confirmation import (
     numerics_of,
 )
 from aiak_tune.selector.judging import PRUNED, trial_of
-from aiak_tune.selector.measure import breakdown_of, profile_of, step_times_ms
+from aiak_tune.selector.measure import profile_of, step_times_ms
 from aiak_tune.selector.profile_job import find, records
 from aiak_tune.selector.progress import Progress
 from aiak_tune.selector.quantiles import t_quantile
+from aiak_tune.selector.ranks import slowest_view, views_of
 from aiak_tune.selector.reporter import Reporter
 from aiak_tune.selector.request import Request
 from aiak_tune.selector.results import (
@@ -164,7 +165,7 @@ class Campaign:
         try:
             breakdown = None
             if start.problem is None:
-                found, _ = breakdown_of(start.rank, start.run_dir)
+                found = slowest_view(views_of(start.records, start.run_dir)).found
                 breakdown = None if found is None else found.breakdown_ms
                 self._remember(start, reach)
             return trial_of(

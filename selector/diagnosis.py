@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from aiak_tune.agent.records import Birth
 from aiak_tune.selector import unseen
+from aiak_tune.selector.first_failure import FirstFailure, first_failure
 from aiak_tune.selector.launch import Outcome
 from aiak_tune.selector.redaction import redact_text
 from aiak_tune.selector.results import FailureCode
@@ -50,12 +51,13 @@ def last_lines(text: str, count: int = LINES) -> str:
 
 def diagnose(outcome: Outcome) -> Problem | None:
     """Return what went wrong, or None when every rank has a result with a counted window."""
-    tail = last_lines(outcome.tail)
-    code, text = _verdict(outcome)
+    first = first_failure(outcome.failed, outcome.tail)
+    tail = last_lines(first.text if first and first.text else outcome.tail)
+    code, text = _verdict(outcome, first)
     return None if code is None else Problem(code=code, text=text, tail=tail)
 
 
-def _verdict(outcome: Outcome) -> tuple[FailureCode | None, str]:
+def _verdict(outcome: Outcome, first: FirstFailure | None) -> tuple[FailureCode | None, str]:
     if outcome.faults:
         return (
             "incompatible",
@@ -64,8 +66,8 @@ def _verdict(outcome: Outcome) -> tuple[FailureCode | None, str]:
     if outcome.stopped and outcome.stopped.startswith("timeout"):
         return "timeout", outcome.stopped.removeprefix("timeout: ")
     ended_badly = outcome.exit_code not in (0, None) and not outcome.stopped
-    if ended_badly and not _whole(outcome):
-        return _crash(outcome)
+    if (ended_badly or outcome.failed) and not _whole(outcome):
+        return _crash(outcome, first)
     if not outcome.results:
         return _nothing(outcome)
     if any(r.status == "irregular" for r in outcome.results):
@@ -78,16 +80,24 @@ def _verdict(outcome: Outcome) -> tuple[FailureCode | None, str]:
             f"the job ended after {seen} steps, before any could be counted; "
             "use a longer run of it, or fewer --warmup steps"
         )
+    ranks = max(r.here for r in outcome.results)
+    if len(outcome.results) < ranks:
+        return "crash", f"only {len(outcome.results)} of {ranks} ranks came to the end of the slice"
     return None, ""
 
 
 def _whole(outcome: Outcome) -> bool:
-    return bool(outcome.results) and all(r.status == "complete" for r in outcome.results)
+    results = outcome.results
+    return bool(results) and all(r.status == "complete" and len(results) >= r.here for r in results)
 
 
-def _crash(outcome: Outcome) -> tuple[FailureCode, str]:
+def _crash(outcome: Outcome, first: FirstFailure | None) -> tuple[FailureCode, str]:
     if outcome.exit_code == 127 and not outcome.births:
         return "launch", last_line(outcome.tail) or "the command cannot be started"
+    if first is not None:
+        told = f"rank {first.rank} failed first: {last_line(first.why)}"
+        short = OUT_OF_MEMORY.search(first.text or first.why)
+        return ("out_of_memory", f"out of memory: {told}") if short else ("crash", told)
     if OUT_OF_MEMORY.search(outcome.tail):
         return "out_of_memory", f"out of memory: {last_line(outcome.tail)}"
     code = outcome.exit_code or 0

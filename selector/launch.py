@@ -19,8 +19,10 @@ from pathlib import Path
 
 from aiak_tune.agent.records import (
     Birth,
+    FailedRank,
     SliceRecord,
     read_births,
+    read_failed,
     read_results,
     read_seen,
     read_torch_births,
@@ -33,6 +35,8 @@ from aiak_tune.selector.progress import Progress, ProgressReader
 
 POLL_S = 0.05
 STOP_S = 10.0
+LAST_WORDS_S = 10.0  # for the other ranks to end by themselves when one has failed
+RANK_FAILED = "a rank failed"
 SLICE_OVER = "the slice is over"
 NO_FOLDER = 74  # the supervisor's exit code where it cannot write
 FULL = os.strerror(errno.ENOSPC)
@@ -57,6 +61,7 @@ class Outcome:
     torch_births: int
     faults: tuple[str, ...]
     tail: str
+    failed: tuple[FailedRank, ...] = ()
     duration_s: float
     stopped: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -133,6 +138,7 @@ def _follow(
     """Wait for the end; return why we end it ourselves, or None."""
     reader = ProgressReader(run_dir)
     began = alive = time.monotonic()
+    failing: float | None = None
     while process.poll() is None:
         time.sleep(POLL_S)
         now = time.monotonic()
@@ -145,6 +151,9 @@ def _follow(
             return reason
         if any(run_dir.glob("fault-*.txt")):
             return "fault"
+        failing = failing or (now if any(run_dir.glob("failed-*.json")) else None)
+        if failing is not None and now - failing > LAST_WORDS_S:
+            return RANK_FAILED  # the others wait for it, perhaps for half an hour
         if reader.progress.step == 0 and now - began > limits.first_step_s:
             told = unseen.seen_text(reader.progress.seen)
             return f"timeout: no step within {limits.first_step_s:.0f} s ({told})"
@@ -203,6 +212,7 @@ def _outcome(
         faults=faults,
         seen=read_seen(run_dir),
         tail=tail,
+        failed=tuple(read_failed(run_dir)),
         duration_s=duration_s,
         stopped=stopped,
     )

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from aiak_tune.agent.records import SliceRecord, WindowRecord
+from aiak_tune.agent.records import SliceRecord
 from aiak_tune.agent.spec import SlicePlan
-from aiak_tune.errors import ProfileError
-from aiak_tune.profiles.attribution import attribute
 from aiak_tune.profiles.hardware import host_facts
-from aiak_tune.profiles.trace import read_trace
 from aiak_tune.profiles.workload import (
     Environment,
     JobFacts,
@@ -30,11 +27,16 @@ from aiak_tune.selector.breakdown import (
     MICRO,
     SAMPLES,
     STEP,
-    RankBreakdown,
-    cautions,
-    combine,
     mean_of,
     step_statistics,
+)
+from aiak_tune.selector.ranks import (
+    RankView,
+    aligned,
+    slowest_view,
+    views_of,
+    warnings_of,
+    window_of,
 )
 from aiak_tune.selector.side_effects import side_effects
 
@@ -43,25 +45,6 @@ NO_LOADER = (
     "no DataLoader of torch was seen to feed the training: what the job spends on its batches in "
     "code of its own is not in data_wait, but in host and gap (on a CPU also in compute)"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranks:
-    """All ranks' records of one start, with windows, the slowest first in `slowest`."""
-
-    records: tuple[SliceRecord, ...]
-
-    @property
-    def slowest(self) -> SliceRecord:
-        """The rank with the longest mean step: the job's pace."""
-        return max(self.records, key=lambda r: window_of(r).wall_ns / len(window_of(r).steps))
-
-
-def window_of(record: SliceRecord) -> WindowRecord:
-    """Return the counted window of a diagnosed record."""
-    if record.window is None or not record.window.steps:
-        raise ProfileError(f"rank {record.rank} has no counted step")
-    return record.window
 
 
 def samples_per_step(record: SliceRecord) -> float | None:
@@ -162,49 +145,15 @@ def _facts(cls: type[Any], told: Mapping[str, Any] | None) -> Any:
     )
 
 
-def breakdown_of(record: SliceRecord, run_dir: Path) -> tuple[RankBreakdown | None, list[Warn]]:
-    """Return one rank's breakdown, or None with the reason among the warnings."""
-    told = [Warn(code=code, text=text) for code, text in record.warnings]
-    if record.trace is None or not record.profiled:
-        if not any(w.code in ("own_profiler", "trace_unwritten") for w in told):
-            told.append(Warn(code="no_profiled_steps", text="no profiled steps, so no breakdown"))
-        return None, told
-    try:
-        found = attribute(read_trace(run_dir / record.trace), steps=record.profiled)
-    except ProfileError as error:
-        told.append(Warn(code="trace_unreadable", text=f"no breakdown: {error}"))
-        return None, told
-    told += [Warn(code=w.code, text=w.text) for w in found.warnings if w.code != "no_rank"]
-    if found.device == "cpu" and record.environment.get("gpu") and _on_gpu(record):
-        text = "the profiler gave no GPU events (another profiler, no permission): no breakdown"
-        return None, [*told, Warn(code="no_device_events", text=text)]
-    return combine(window_of(record), found), told
-
-
-def _on_gpu(record: SliceRecord) -> bool:
-    return any(d != "cpu" for d in (record.facts.get("model") or {}).get("devices", ()))
-
-
 def profile_of(
     records: Sequence[SliceRecord], run_dir: Path, base: JobFacts, plan: SlicePlan
 ) -> WorkloadProfile:
     """Return the profile of one start; `records` are all ranks' with their windows."""
-    slowest = Ranks(records=tuple(records)).slowest
-    rank_facts, warnings = [], []
-    chosen: RankBreakdown | None = None
-    for record in records:
-        found, told = breakdown_of(record, run_dir)
-        window = window_of(record)
-        told += cautions(window, found)
-        if record is slowest:
-            chosen, warnings = found, told
-        rank_facts.append(
-            RankFacts(
-                rank=record.rank,
-                step_ms=step_statistics(window).mean,
-                breakdown_ms=None if found is None else found.breakdown_ms,
-            )
-        )
+    records = aligned(records)
+    views = views_of(records, run_dir)
+    shown = slowest_view(views)
+    slowest, chosen = shown.record, shown.found
+    warnings = warnings_of(views, shown)
     window = window_of(slowest)
     if len(window.steps) < FEWEST_STEPS or slowest.status == "short":
         text = f"only {len(window.steps)} steps could be counted: the job ended early"
@@ -233,13 +182,24 @@ def profile_of(
             profiler_inflation=None if chosen is None else chosen.inflation,
         ),
         breakdown_ms=None if chosen is None else chosen.breakdown_ms,
-        ranks=tuple(rank_facts),
+        ranks=tuple(_rank_facts(view) for view in views),
+        slowest_rank=slowest.rank,
         matmul_share=share,
         fp32_matmul_share=fp32,
         memory_bytes=slowest.memory_bytes,
         warnings=tuple(warnings),
     )
     return profile if chosen is None else replace(profile, detail_ms=chosen.detail_ms)
+
+
+def _rank_facts(view: RankView) -> RankFacts:
+    found = view.found
+    return RankFacts(
+        rank=view.record.rank,
+        step_ms=view.step_ms,
+        breakdown_ms=None if found is None else found.breakdown_ms,
+        comm_waiting_ms=view.waiting_ms,
+    )
 
 
 def step_times_ms(record: SliceRecord) -> tuple[float, ...]:

@@ -15,13 +15,12 @@ from aiak_tune.selector.diagnosis import Problem, diagnose
 from aiak_tune.selector.folders import RunFolders
 from aiak_tune.selector.launch import Limits, Outcome, Watch, launch
 from aiak_tune.selector.measure import (
-    Ranks,
     samples_per_step,
     startup_s,
     throughput,
-    window_of,
 )
 from aiak_tune.selector.progress import Progress
+from aiak_tune.selector.ranks import aligned, slowest_of, window_of
 from aiak_tune.selector.reporter import Reporter
 from aiak_tune.selector.results import ProbeResult, Work
 from aiak_tune.selector.variables import variables_of
@@ -42,12 +41,12 @@ class Start:
     @property
     def records(self) -> tuple[SliceRecord, ...]:
         """The ranks' records, by rank."""
-        return self.outcome.results
+        return aligned(self.outcome.results)
 
     @property
     def rank(self) -> SliceRecord:
         """The slowest rank's record."""
-        return Ranks(records=self.records).slowest
+        return slowest_of(self.records)
 
     @property
     def samples_per_s(self) -> float:
@@ -75,12 +74,12 @@ class Start:
 
     @property
     def work(self) -> Work:
-        """The parity gate's evidence, from rank 0."""
+        """The parity gate's evidence, from rank 0; the comparisons in the process from all."""
         record = self.records[0]
         window = window_of(record)
         probes = tuple(
             ProbeResult(what=p.what, error=p.error, yard=p.yard, problem=p.problem)
-            for p in record.probes
+            for p in (probe for r in self.records for probe in r.probes)
         )
         return Work(
             losses=tuple(record.losses),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from aiak_tune.agent.spec import RunSpec, SlicePlan
+from aiak_tune.optimizations.base import Settings
 from aiak_tune.selector.launch import Limits, Outcome, launch
 from aiak_tune.selector.progress import Progress
 
@@ -18,12 +19,13 @@ def start(
     run_dir: Path,
     *,
     plan: SlicePlan = QUICK,
+    settings: Settings | None = None,
     limits: Limits | None = None,
     watch: Callable[[Progress], str | None] = lambda progress: None,
 ) -> Outcome:
     """Run one slice in a folder of its own; nothing of it may be left."""
     run_dir.mkdir(exist_ok=True)
-    spec = RunSpec(run_dir=str(run_dir), slice=plan)
+    spec = RunSpec(run_dir=str(run_dir), settings=settings or {}, slice=plan)
     outcome = launch(command, spec, limits=limits, watch=watch)
     assert processes_with(str(run_dir)) == []
     return outcome

@@ -15,7 +15,8 @@ from aiak_tune.agent.spec import RunSpec, SlicePlan
 from aiak_tune.profiles.category import Category
 from aiak_tune.profiles.workload import JobFacts
 from aiak_tune.selector.launch import launch
-from aiak_tune.selector.measure import breakdown_of, profile_of, samples_per_step, throughput
+from aiak_tune.selector.measure import profile_of, samples_per_step, throughput
+from aiak_tune.selector.ranks import views_of
 
 MS = 1_000_000
 BASE = JobFacts(fingerprint="job1:any", command=("python", "train.py"), name="train.py")
@@ -72,13 +73,15 @@ def test_the_slowest_rank_makes_the_profile(tmp_path: Path) -> None:
 
 
 def test_a_missing_breakdown_always_has_its_reason(tmp_path: Path) -> None:
-    _, told = breakdown_of(record(warnings=[["amp", "could not be applied"]]), tmp_path)
-    assert [w.code for w in told] == ["amp", "no_profiled_steps"]
-    _, told = breakdown_of(record(warnings=[["own_profiler", "its own"]]), tmp_path)
-    assert [w.code for w in told] == ["own_profiler"]
+    def codes(**more: Any) -> list[str]:
+        (view,) = views_of([record(**more)], tmp_path)
+        assert view.found is None
+        return [w.code for w in view.warnings]
+
+    assert codes(warnings=[["amp", "could not be applied"]]) == ["amp", "no_profiled_steps"]
+    assert codes(warnings=[["own_profiler", "its own"]]) == ["own_profiler"]
     (tmp_path / "trace-0.json").write_text("{")
-    found, told = breakdown_of(record(trace="trace-0.json", profiled=[0]), tmp_path)
-    assert found is None and [w.code for w in told] == ["trace_unreadable"]
+    assert codes(trace="trace-0.json", profiled=[0]) == ["trace_unreadable"]
 
 
 def test_few_steps_are_flagged(tmp_path: Path) -> None:

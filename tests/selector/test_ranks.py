@@ -11,9 +11,14 @@ from pathlib import Path
 import pytest
 from running import JOBS, QUICK, start
 
+from aiak_tune.profiles.category import Category
+from aiak_tune.profiles.workload import JobFacts
 from aiak_tune.selector.diagnosis import diagnose
 from aiak_tune.selector.launch import SLICE_OVER, Outcome
+from aiak_tune.selector.measure import profile_of
 
+AMP = {"dtype": "bfloat16"}
+JOB = JobFacts(fingerprint="job1:any", command=("python", "ranks.py"), name="ranks.py")
 QUICK_PROFILED = replace(QUICK, profiled=2)
 RANKS = str(JOBS / "ranks.py")
 # What torchrun sets, without its own start of several seconds.
@@ -78,9 +83,44 @@ def test_ranks_of_spawn_are_known_apart(
     assert len(last_steps(outcome)) == 1
 
 
-def test_torchrun_ends_with_all_its_ranks(tmp_path: Path) -> None:
+def test_under_torchrun_the_late_rank_is_named_and_the_model_inside_ddp_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", RANKS]
-    outcome = start([sys.executable, *words], tmp_path / "run")
+    words += ["--slow-rank", "1", "--slow-s", "0.04"]
+    plan = replace(QUICK_PROFILED, steps=20, probe=True)
+    run_dir = tmp_path / "run"
+    outcome = start([sys.executable, *words], run_dir, plan=plan, settings={"amp": AMP})
     assert diagnose(outcome) is None
-    assert [(r.rank, r.world_size, r.here) for r in outcome.results] == [(0, 2, 2), (1, 2, 2)]
     assert len(last_steps(outcome)) == 1
+    for record in outcome.results:
+        assert "forward" in (record.effects["amp"] or ""), record.effects
+        (probe,) = record.probes
+        assert probe.problem is None
+        assert 0 < (probe.error or 0.0) <= 2 * (probe.yard or 0.0)
+    profile = profile_of(outcome.results, run_dir, JOB, plan)
+    assert profile.job.ddp
+    assert profile.job.model is not None
+    assert profile.job.model.cls == "Net"
+    assert (profile.environment.nodes, profile.environment.ranks_per_node) == (1, 2)
+    assert profile.steps.samples_per_step == 64
+    assert profile.slowest_rank == 1
+    early, late = profile.ranks
+    assert (early.comm_waiting_ms or 0.0) > 0.5 * early.step_ms > (late.comm_waiting_ms or 0.0)
+    for rank in profile.ranks:
+        parts = rank.breakdown_ms or {}
+        assert sum(parts.values()) == pytest.approx(rank.step_ms)
+        assert 0 < parts[Category.COMPUTE] and parts[Category.COMM] < 0.98 * rank.step_ms
+
+
+def test_the_rank_that_fails_first_is_named_with_its_last_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = two(monkeypatch, "--fail-rank", "1", "--fail-step", "3")
+    problem = diagnose(start(command, tmp_path / "run"))
+    assert problem is not None
+    assert (problem.code, problem.text) == (
+        "crash", "rank 1 failed first: ValueError: rank 1 cannot go on",
+    )  # fmt: skip
+    assert problem.tail.startswith("Traceback")
+    assert problem.tail.endswith("ValueError: rank 1 cannot go on")

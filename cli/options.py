@@ -55,6 +55,10 @@ def add_slice_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--warmup", type=at_least(0), metavar="N", help="so many steps before them (12)"
     )
+    verb.add_argument(
+        "--workdir-copy", action="store_true",
+        help="start the job in a copy of this folder each time (20000 files and 2 GiB at most)",
+    )  # fmt: skip
 
 
 def slice_of(args: argparse.Namespace) -> SlicePlan:

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     from aiak_tune.selector.request import Request
 
     check_targets(args.trace, args.json)
-    request = Request(command=args.command, slice=slice_of(args))
+    request = Request(command=args.command, slice=slice_of(args), workdir_copy=args.workdir_copy)
     with reporting(args.command) as reporter:
         profile, findings = profile_job(
             request, reporter=reporter, trace=args.trace, tensorboard=args.tensorboard

@@ -37,7 +37,8 @@ def add(verbs: Verbs) -> None:
         help="find and prove the settings that make the job faster",
         description="Profile the job, try what fits in real starts of it, and prove the best "
         "against the job as written. Trials switch trackers off, but the job's own code runs "
-        "where you start it: what it writes, it writes there.",
+        "where you start it: checkpoints apart, what it writes, it writes there "
+        "(--workdir-copy: in a copy).",
     )
     verb.add_argument(
         "--plan", type=Path, default=PLAN_FILE, metavar="FILE",
@@ -122,6 +123,7 @@ def request_of(args: argparse.Namespace) -> Request:
         resume=args.resume is not None,
         resume_id=args.resume or None,
         wait=not args.no_wait,
+        workdir_copy=args.workdir_copy,
     )
     lowest = Request(command=()).slice.parity
     if asked.slice.warmup < lowest:

@@ -94,14 +94,16 @@ def launch(
     *,
     limits: Limits | None = None,
     watch: Watch = lambda progress: None,
+    folder: Path | None = None,
 ) -> Outcome:
     """Run the command to the end of its slice.
 
     Args:
-        command: the job as the user gave it; run in the current folder, without standard input.
+        command: the job as the user gave it, run without standard input.
         spec: `spec.run_dir` exists and is empty.
         limits: when to give up; generous by default.
         watch: called with the progress about every 50 ms; a text it returns ends the start.
+        folder: where to run it; the current one by default.
 
     Raises:
         JobError: the run folder cannot be written.
@@ -115,11 +117,14 @@ def launch(
             f"the run folder {run_dir} cannot be written ({error.strerror}); {MAKE_ROOM}"
         ) from error
     environment = job_environment(run_dir, spec.environment)
+    if folder is not None:
+        environment["PWD"] = str(folder)
     script = Path(__file__).with_name("supervisor.py")
     began = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", str(script), str(run_dir), str(os.getpid()), "--", *command],
         env=quiet_environment(environment, run_dir),
+        cwd=folder,
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         start_new_session=True,

@@ -53,7 +53,10 @@ def profile_job(
     """
     base = job_facts(request.command)
     runs_dir = request.runs_dir or made(data_folder() / "runs")
-    starter = Starter(request.command, runs_dir, reporter, catalog, keep=request.keep_logs)
+    copied = Path.cwd() if request.workdir_copy else None
+    starter = Starter(
+        request.command, runs_dir, reporter, catalog, keep=request.keep_logs, copied=copied
+    )
     what = " ".join(base.command)[:200]
     with one_at_a_time(machine_lock(), what, wait=request.wait, note=reporter.note):
         start = starter.start("profile", {}, request.slice)

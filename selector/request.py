@@ -33,6 +33,7 @@ class Request:
     resume_id: str | None = None
     force_confirmation: bool = False
     wait: bool = True
+    workdir_copy: bool = False
     seed: int = 0
 
 

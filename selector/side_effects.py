@@ -11,6 +11,7 @@ from aiak_tune.agent.footprints import read_footprints
 from aiak_tune.agent.trackers import TRACKERS
 from aiak_tune.profiles.workload import Warn
 from aiak_tune.selector.folders import data_folder
+from aiak_tune.selector.workdir import FOLDER
 
 SHOWN = 5
 LOOKED_AT = 5000  # entries of the job's folder: some 20 ms
@@ -36,7 +37,9 @@ def side_effects(run_dir: Path) -> list[Warn]:
         text = f"the job's trackers were switched off: {', '.join(names)}"
         told.append(Warn(code="trackers_off", text=text))
     if "resumed" in found:
-        source = _paths([p for p in found["resumed"] if p]) or "an earlier run's state"
+        copy = f"{os.path.realpath(run_dir / FOLDER)}{os.sep}"
+        paths = [path.removeprefix(copy) for path in found["resumed"] if path]
+        source = _paths(paths) or "an earlier run's state"
         text = (
             f"the job resumes from {source}: each start goes on from there, with the learning rate "
             "and the place in the data of that time"
@@ -44,8 +47,8 @@ def side_effects(run_dir: Path) -> list[Warn]:
         told.append(Warn(code="resumed", text=text))
     if written := _still_there(run_dir, found):
         text = (
-            f"the job wrote {_paths(written)} in its first steps; look whether they are to stay, "
-            "or run it from a copy of its folder"
+            f"the job wrote {_paths(written)} in its first steps; look whether they are to stay "
+            "(--workdir-copy lets it run in a copy of this folder)"
         )
         told.append(Warn(code="files_written", text=text))
     return told

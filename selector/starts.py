@@ -24,6 +24,7 @@ from aiak_tune.selector.ranks import aligned, slowest_of, window_of
 from aiak_tune.selector.reporter import Reporter
 from aiak_tune.selector.results import ProbeResult, Work
 from aiak_tune.selector.variables import variables_of
+from aiak_tune.selector.workdir import copy_workdir, in_copy, workdir
 
 STARTUP_SLACK, STEP_SLACK = 10.0, 50.0
 LEAST_START_S, LEAST_STALL_S = 180.0, 60.0
@@ -104,8 +105,13 @@ class Starter:
         catalog: Sequence[Optimization],
         *,
         keep: bool = False,
+        copied: Path | None = None,
     ) -> None:
+        """Start it where we are, or in a copy of `copied` (UsageError: it is too large)."""
         self._command, self._reporter = tuple(command), reporter
+        self._workdir = None if copied is None else workdir(copied, runs_dir)
+        if self._workdir is not None:
+            reporter.note(self._workdir.text)
         self._catalog = {entry.name: entry for entry in catalog}
         self._folders = RunFolders(runs_dir, keep=keep)
         self.limits = Limits()
@@ -128,8 +134,12 @@ class Starter:
             self._reporter.progressed(progress, wanted=plan.steps)
             return watch(progress) if watch else None
 
+        command, folder = self._command, None
         try:
-            outcome = launch(self._command, spec, limits=self.limits, watch=told)
+            if self._workdir is not None:
+                folder = copy_workdir(self._workdir, run_dir)
+                command = in_copy(command, self._workdir, folder)
+            outcome = launch(command, spec, limits=self.limits, watch=told, folder=folder)
         except BaseException:
             self._folders.remove(run_dir)
             raise

@@ -56,7 +56,10 @@ def _run(
     tuning: TuningResult,
     runs_dir: Path,
 ) -> TuningResult:
-    starter = Starter(request.command, runs_dir, reporter, entries, keep=request.keep_logs)
+    copied = Path.cwd() if request.workdir_copy else None
+    starter = Starter(
+        request.command, runs_dir, reporter, entries, keep=request.keep_logs, copied=copied
+    )
     campaign = Campaign(request, store, reporter, entries, starter, tuning)
     began = time.monotonic()
     spent = tuning.duration_s or 0.0

@@ -7,10 +7,10 @@ from aiak_tune.cli.main import make_parser
 
 SURFACE = {
     "": {"--version"},
-    "profile": {"--steps", "--warmup", "--trace", "--tensorboard", "--json"},
+    "profile": {"--steps", "--warmup", "--trace", "--tensorboard", "--workdir-copy", "--json"},
     "tune": {
         "--plan", "--trials", "--time-budget", "--numerics", "--only", "--exclude", "--resume",
-        "--steps", "--warmup", "--keep-logs", "--no-wait", "--json",
+        "--steps", "--warmup", "--workdir-copy", "--keep-logs", "--no-wait", "--json",
     },
     "run": {"--plan", "--recommend", "--force", "--no-fallback", "--json"},
     "explain": {"plan", "--json"},

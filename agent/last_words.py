@@ -21,7 +21,10 @@ def watch_failures(run_dir: Path) -> None:
     def note(error: BaseException) -> None:
         if isinstance(error, Exception) and world_size() > 1:
             text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-            write_failed(run_dir, FailedRank(rank=rank(), at_ns=time.time_ns(), text=text))
+            what = f"{type(error).__name__}: {error}"
+            write_failed(
+                run_dir, FailedRank(rank=rank(), at_ns=time.time_ns(), error=what, text=text)
+            )
 
     def excepthook(
         kind: type[BaseException], error: BaseException, trace: TracebackType | None

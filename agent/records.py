@@ -121,10 +121,11 @@ def _load(text: str) -> SliceRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedRank:
-    """A rank of several that died of an exception; `text` is its traceback."""
+    """A rank of several that died of an exception: what it says, and its traceback in `text`."""
 
     rank: int
     at_ns: int
+    error: str
     text: str
 
 

@@ -43,6 +43,8 @@ class SlicePlan:
 class RunSpec:
     """One start of the job. `versions`: torch and cuda that a plan was made with, "" unchecked.
 
+    `ranks`: how many a plan was made for, 0 unchecked.
+
     `slice` None: the whole job runs (`aiak-tune run`).
 
     `supervised`: somebody ends the whole process tree as soon as the slice is over.
@@ -53,6 +55,7 @@ class RunSpec:
     slice: SlicePlan | None = None
     model_fingerprint: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
+    ranks: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
     supervised: bool = False
     schema: int = SCHEMA

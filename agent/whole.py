@@ -17,7 +17,7 @@ from typing import Any
 from aiak_tune.agent import facts, loaders, roots
 from aiak_tune.agent.guest import guest
 from aiak_tune.agent.hooks import patch
-from aiak_tune.agent.ranks import rank
+from aiak_tune.agent.ranks import process_group, rank, world_size
 from aiak_tune.agent.settings import Applier
 from aiak_tune.agent.spec import RunSpec
 from aiak_tune.optimizations.base import Stage
@@ -37,6 +37,7 @@ class WholeRun:
         self._stopped: str | None = None
         self._updates = 0
         self._done = self._marked = False
+        self._counted = not spec.ranks
         self._stop_search: Any = None
         self._stepped: set[int] = set()
 
@@ -75,7 +76,7 @@ class WholeRun:
 
     def loader_started(self, loader: Any) -> None:
         """Apply loader settings to loaders that training may iterate, and to their like later."""
-        if self._stopped or not self._torch.is_grad_enabled():
+        if self._off() or not self._torch.is_grad_enabled():
             return
         known = any(kind.has(loader) for kind in self._loaders)
         if self._updates and self._loaders and not known:
@@ -100,9 +101,9 @@ class WholeRun:
             return
         first = not self._roots
         self._roots[id(module)] = weakref.ref(module)
-        if first:
+        if first and not self._off():
             self._check(module, args, kwargs)
-        if not self._stopped:
+        if not self._off():
             self._stage(Stage.MODEL, module)
 
     def _check(self, module: Any, args: Any, kwargs: Any) -> None:
@@ -111,12 +112,26 @@ class WholeRun:
             return
         shapes = facts.shapes_of(args, kwargs)
         if not any(expected in facts.fingerprints(module, n, shapes) for n in self._optimizers):
-            self._stopped = (
-                "the model, its optimizer or its batch is not the one that the plan was made for: "
-                "nothing further is applied, and what was is taken back"
+            self._stop(
+                "the model, its optimizer or its batch is not the one that the plan was made for"
             )
-            self.applier.undo()
-            self._report()
+
+    def _stop(self, why: str) -> None:
+        self._stopped = f"{why}: nothing further is applied, and what was is taken back"
+        self.applier.undo()
+        self._report()
+
+    def _off(self, *, steps: bool = False) -> bool:
+        """Whether nothing is to be applied; looks once how many ranks there are.
+
+        When `steps` come without a process group, there will be none.
+        """
+        if not self._counted and not self._stopped and (steps or process_group() is not None):
+            self._counted = True
+            if world_size() != self._spec.ranks:
+                made_for, many = self._spec.ranks, world_size()
+                self._stop(f"the plan was made for {made_for} ranks, and the job has {many}")
+        return self._stopped is not None
 
     def _remember_optimizers(self, cls: Any) -> None:
         plain = cls.__init__
@@ -135,7 +150,7 @@ class WholeRun:
             return
         if id(optimizer) not in self._stepped:
             self._stepped.add(id(optimizer))
-            if not self._stopped:
+            if not self._off(steps=True):
                 self._stage(Stage.OPTIMIZER, optimizer)
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from aiak_tune.selector.results import FailureCode
 
 LINES = 15
 OLDEST = (3, 10)
+ASKED_TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 ADVICE: dict[FailureCode, str] = {
     "crash": "it has to run by itself first: does the same command without aiak-tune?",
     "out_of_memory": "a smaller batch may fit, or a machine with nothing else on it",
@@ -101,6 +103,8 @@ def _crash(outcome: Outcome, first: FirstFailure | None) -> tuple[FailureCode, s
     if OUT_OF_MEMORY.search(outcome.tail):
         return "out_of_memory", f"out of memory: {last_line(outcome.tail)}"
     code = outcome.exit_code or 0
+    if -code in ASKED_TO_END:
+        return "interrupted", f"the job was asked to end from outside (signal {-code})"
     how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
     return "crash", f"the job {how}: {last_line(outcome.tail) or 'it printed nothing'}"
 

@@ -38,21 +38,24 @@ def first_failure(failed: Sequence[FailedRank], tail: str) -> FirstFailure | Non
         tail: what the job printed.
     """
     own = sorted(failed, key=lambda f: f.at_ns)
-    first = next((f for f in own if not PEER.search(_last(f.text))), None)
+    first = next((f for f in own if not PEER.search(f.error)), None)
     if first is not None:
-        return FirstFailure(rank=first.rank, why=_last(first.text), text=first.text)
+        return FirstFailure(rank=first.rank, why=_first(first.error), text=first.text)
     summary = ROOT_CAUSE.search(tail)
     if summary is not None:
         rank, code = int(summary[1]), int(summary[2])
         how = f"ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        said = next((f.text for f in own if f.rank == rank), "")
-        return FirstFailure(rank=rank, why=_last(said) or how, text=said)
+        return FirstFailure(rank=rank, why=how, text="")
     spawned = SPAWNED.search(tail)
     if spawned is not None:
         return FirstFailure(rank=int(spawned[1]), why=_last(spawned[2]), text=spawned[2])
     if not own:
         return None
-    return FirstFailure(rank=own[0].rank, why=_last(own[0].text), text=own[0].text)
+    return FirstFailure(rank=own[0].rank, why=_first(own[0].error), text=own[0].text)
+
+
+def _first(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
 def _last(text: str) -> str:

@@ -7,6 +7,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,10 @@ def run_plan(
         return run_here(command)[0]
     if plan.job.fingerprint not in (None, job.fingerprint):
         note(f"the plan was made for another command ({plan.job.name}): its model is checked")
-    apart = differences(plan, here())
+    # How many ranks there are shows in the job alone: there the plan's number is looked at.
+    there = plan.environment
+    now = replace(here(), nodes=there.nodes, ranks_per_node=there.ranks_per_node)
+    apart = differences(plan, now)
     if apart and not force:
         raise PlanError(
             f"the plan was made elsewhere: {'; '.join(apart)}: tune here, or use --force"
@@ -103,6 +107,7 @@ def _under_plan(
         run_dir=str(folder),
         settings=plan.settings,
         model_fingerprint=plan.job.model_fingerprint,
+        ranks=0 if force else made_with.nodes * made_with.ranks_per_node,
         versions={} if force else {"torch": made_with.torch or "", "cuda": made_with.cuda or ""},
     )
     try:
@@ -116,13 +121,34 @@ def _under_plan(
 
 
 def _told(folder: Path) -> dict[str, Any] | None:
-    """Return what a rank told, rank 0 or the first of this node; None: none came so far."""
-    for place in sorted(folder.glob("applied-*.json")):
+    """Return what the ranks here told, as one; None: none came so far."""
+    told = {}
+    for place in folder.glob("applied-*.json"):
         try:
-            return dict(json.loads(place.read_text()))
+            told[int(place.stem.partition("-")[2])] = dict(json.loads(place.read_text()))
         except (OSError, ValueError):
             continue
-    return None
+    return _together(told) if told else None
+
+
+def _together(told: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    """Merge the ranks' reports: as far as the last one came, an effect where all had it."""
+    ranks = [told[rank] for rank in sorted(told)]
+    stopped = {rank: told[rank]["stopped"] for rank in sorted(told) if told[rank]["stopped"]}
+    why = next(iter(stopped.values()), None)
+    if why is not None and len(stopped) < len(ranks):
+        who = ", ".join(map(str, stopped))
+        why = f"in rank {who} of {len(ranks)} alone, {why}"
+    effects = dict(ranks[0]["effects"])
+    for rank in ranks[1:]:
+        effects |= {name: None for name in effects if rank["effects"].get(name) is None}
+    return {
+        "updates": min(rank["updates"] for rank in ranks),
+        "applied": any(rank["applied"] for rank in ranks),
+        "stopped": why,
+        "effects": effects,
+        "problems": {name: text for rank in ranks for name, text in rank["problems"].items()},
+    }
 
 
 def _may_be_the_plans(plan: Plan, told: dict[str, Any] | None, folder: Path) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from aiak_tune.agent.records import FailedRank
 from aiak_tune.selector.first_failure import first_failure
 
-OWN = FailedRank(rank=1, at_ns=200, text="Traceback …\nValueError: bad sample\n")
+OWN = FailedRank(rank=1, at_ns=200, error="ValueError: bad sample\nin a shard", text="Traceback …")
 PEER = FailedRank(
-    rank=0, at_ns=100, text="Traceback …\nRuntimeError: […] Connection closed by peer [127.0.0.1]"
+    rank=0, at_ns=100, error="RuntimeError: […] Connection closed by peer [::1]", text="Traceback …"
 )
 # As torchrun of torch 2.13 prints it.
 SUMMARY = """
@@ -40,7 +40,7 @@ def test_a_rank_that_lost_its_peer_did_not_fail_first() -> None:
 
 
 def test_the_first_of_two_failures_counts() -> None:
-    later = FailedRank(rank=2, at_ns=300, text="KeyError: 3")
+    later = FailedRank(rank=2, at_ns=300, error="KeyError: 3", text="")
     found = first_failure([later, OWN], SUMMARY)
     assert found is not None
     assert found.rank == 1

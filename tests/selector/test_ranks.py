@@ -7,15 +7,20 @@ import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from running import JOBS, QUICK, start
 
+from aiak_tune.optimizations.base import Numerics
 from aiak_tune.profiles.category import Category
 from aiak_tune.profiles.workload import JobFacts
 from aiak_tune.selector.diagnosis import diagnose
-from aiak_tune.selector.launch import SLICE_OVER, Outcome
+from aiak_tune.selector.launch import SLICE_OVER, Limits, Outcome
 from aiak_tune.selector.measure import profile_of
+from aiak_tune.selector.results import Plan, PlanJob
+from aiak_tune.selector.run_plan import here, run_plan
 
 AMP = {"dtype": "bfloat16"}
 JOB = JobFacts(fingerprint="job1:any", command=("python", "ranks.py"), name="ranks.py")
@@ -124,3 +129,57 @@ def test_the_rank_that_fails_first_is_named_with_its_last_lines(
     )  # fmt: skip
     assert problem.tail.startswith("Traceback")
     assert problem.tail.endswith("ValueError: rank 1 cannot go on")
+
+
+@pytest.mark.slow
+def test_ddp_that_must_find_unused_parameters_is_left_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B34: a head that is used on odd steps only."""
+    outcome = start(two(monkeypatch, "--odd-head"), tmp_path / "run", plan=QUICK_PROFILED)
+    assert diagnose(outcome) is None
+    assert len(last_steps(outcome)) == 1
+    # Without that option the job fails as written: nothing hangs, and a rank says why.
+    command = two(monkeypatch, "--odd-head", "--unused-off")
+    outcome = start(command, tmp_path / "off", limits=Limits(stall_s=60))
+    problem = diagnose(outcome)
+    assert problem is not None
+    assert problem.code == "crash"
+    assert "failed first: RuntimeError: Expected to have finished reduction" in problem.text
+
+
+class Ran:
+    """The job of two ranks to its end under a plan: its code, and what was said."""
+
+    def __init__(self, command: list[str], **changes: Any) -> None:
+        environment = replace(here(), ranks_per_node=2)
+        plan = Plan(
+            tuning_id="01JE5Q3X7N0000000000000001",
+            job=PlanJob(fingerprint=None, model_fingerprint=None, name="ranks.py"),
+            environment=replace(environment, **changes),
+            settings={"fused-optimizer": {"fused": True}},
+            speedup=1.2,
+            ci95=(1.1, 1.3),
+            numerics=Numerics.LOSSLESS,
+        )
+        self.notes: list[str] = []
+        self.told: dict[str, Any] = {}
+        self.code = run_plan(
+            command, plan, force=False, fallback=False, note=self.notes.append,
+            tell=self.told.update,
+        )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_every_rank_runs_under_the_plan_and_other_numbers_of_ranks_are_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ran = Ran(two(monkeypatch, "--steps", "25"))
+    assert (ran.code, ran.told["updates"], ran.told["stopped"]) == (0, 20, None)
+    assert ran.told["effects"] == {"fused-optimizer": ANY}
+    assert ran.told["effects"]["fused-optimizer"] is not None
+    other = Ran(two(monkeypatch, "--steps", "25"), ranks_per_node=4)
+    assert other.code == 0
+    (said,) = other.notes[-1:]
+    assert said.startswith("the plan was made for 4 ranks, and the job has 2: nothing further")
+    assert other.told["effects"] == {"fused-optimizer": None}

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from running import JOBS, QUICK
+from running import JOBS, QUICK, start
 
+from aiak_tune.agent.records import read_births
 from aiak_tune.agent.spec import SlicePlan
 from aiak_tune.errors import JobError
 from aiak_tune.profiles.category import Category
 from aiak_tune.profiles.workload import WorkloadProfile
+from aiak_tune.selector.diagnosis import diagnose
 from aiak_tune.selector.profile_job import profile_job
+from aiak_tune.selector.progress import Progress
 from aiak_tune.selector.reporter import Silent
 from aiak_tune.selector.request import Request
 
@@ -64,3 +69,33 @@ def test_the_jobs_own_profiler_wins(tmp_path: Path) -> None:
     assert told
     names = {event.get("name") for event in json.loads(trace.read_text())["traceEvents"]}
     assert {"ProfilerStep#2", "ProfilerStep#3"} <= names
+
+
+@pytest.mark.parametrize("handler", [True, False])
+def test_a_preempted_job_runs_its_own_handler_and_dumps_no_core(
+    handler: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B17: SIGTERM while the profiler is on."""
+    monkeypatch.setenv("PYTHONPATH", str(JOBS))
+    script = JOBS / ("reports/own_sigterm.py" if handler else "small.py")
+    run_dir = tmp_path / "run"
+    sent: list[int] = []
+
+    def preempt(progress: Progress) -> None:
+        if progress.phase == "counted" and not sent:
+            sent.append(read_births(run_dir)[0].pid)
+            os.kill(sent[0], signal.SIGTERM)
+
+    plan = replace(PLAN, profiled=100_000)
+    outcome = start([sys.executable, str(script)], run_dir, plan=plan, watch=preempt)
+    assert sent
+    problem = diagnose(outcome)
+    if handler:
+        assert outcome.exit_code == 75
+        assert "saved before the machine goes" in outcome.tail
+        assert problem is None, "all its steps had been counted"
+        return
+    assert problem is not None
+    assert (problem.code, problem.text) == (
+        "interrupted", "the job was asked to end from outside (signal 15)",
+    )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any
 
 from aiak_tune.agent.guest import GUEST, guest
 from aiak_tune.optimizations.allocator import chosen_allocator
+from aiak_tune.optimizations.cpu_affinity import chosen_affinity
 from aiak_tune.optimizations.tf32 import chosen_precision
 from aiak_tune.optimizations.threads import chosen_threads
 
@@ -29,6 +30,8 @@ def process_facts(torch: Any) -> dict[str, Any]:
         "precision_by": chosen_precision(os.environ),
         "cudnn_benchmark": bool(cudnn.benchmark),
         BENCHMARK_BY: None,
+        "cores": len(os.sched_getaffinity(0)),
+        "affinity_by": chosen_affinity(os.environ),
         "allocator_by": chosen_allocator(os.environ, gpu=torch.cuda.is_initialized()),
         "deterministic": bool(cudnn.deterministic or torch.are_deterministic_algorithms_enabled()),
     }

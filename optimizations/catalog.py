@@ -10,6 +10,7 @@ from aiak_tune.optimizations.amp import Amp
 from aiak_tune.optimizations.base import Finding, Optimization
 from aiak_tune.optimizations.channels_last import ChannelsLast
 from aiak_tune.optimizations.compile import Compile
+from aiak_tune.optimizations.cpu_affinity import CpuAffinity
 from aiak_tune.optimizations.cudnn_benchmark import CudnnBenchmark
 from aiak_tune.optimizations.data_workers import DataWorkers
 from aiak_tune.optimizations.fused_optimizer import FusedOptimizer
@@ -20,6 +21,7 @@ from aiak_tune.profiles.workload import WorkloadProfile
 # Entries of one stage are applied in this order: the last stands outermost.
 CATALOG: tuple[Optimization, ...] = (
     Allocator(),
+    CpuAffinity(),
     Threads(),
     Tf32(),
     CudnnBenchmark(),

@@ -8,6 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from aiak_tune.profiles.topology import numa_nodes
+
 MALLOCS = ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4", "libjemalloc.so.2")
 LIBRARIES = ("lib", "lib64", "usr/lib", "usr/lib64", "usr/local/lib", "usr/lib/*-linux-gnu")
 
@@ -21,6 +23,7 @@ def host_facts() -> dict[str, Any]:
         "shm_free_bytes": _shm_free_bytes(),
         "driver": _nvidia_driver(),
         "mallocs": preloadable(),
+        "numa_nodes": len(numa_nodes(os.sched_getaffinity(0))),
     }
 
 

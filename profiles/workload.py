@@ -110,6 +110,7 @@ class JobFacts:
     allocator_by: str | None = None
     device_requests: float | None = None
     page_faults: float | None = None
+    affinity_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +142,7 @@ class Environment:
     compiler: bool | None = None
     triton: bool | None = None
     mallocs: tuple[str, ...] = ()
+    numa_nodes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

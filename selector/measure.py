@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -110,10 +111,17 @@ OF_THE_PROCESS = (
 )  # fmt: skip
 
 
+def _bound_to(cores: int | None) -> str | None:
+    """Say so where the job has fewer cores than it was started with."""
+    given = len(os.sched_getaffinity(0))
+    return None if cores is None or cores >= given else f"it is bound to {cores} of {given}"
+
+
 def job_of(record: SliceRecord, base: JobFacts) -> JobFacts:
     """Return the job's facts: `base` is what the command alone told."""
     facts = record.facts
     process: dict[str, Any] = {name: facts.get(name) for name in OF_THE_PROCESS}
+    process["affinity_by"] = facts.get("affinity_by") or _bound_to(facts.get("cores"))
     optimizer = _facts(OptimizerFacts, facts.get("optimizer_facts"))
     if optimizer is not None and "cpu" not in optimizer.devices:
         optimizer = replace(optimizer, step_ms=None)  # the host's time to issue it says little

@@ -110,6 +110,7 @@ def jobs() -> st.SearchStrategy[JobFacts]:
         allocator_by=st.sampled_from([None, "LD_PRELOAD=libjemalloc.so.2"]),
         device_requests=optional(MS),
         page_faults=optional(MS),
+        affinity_by=st.sampled_from([None, "OMP_PLACES=cores", "on 4 of 16 cores"]),
     )
 
 
@@ -126,6 +127,7 @@ def environments() -> st.SearchStrategy[Environment]:
         bf16_fast=st.none() | st.booleans(),
         compiler=st.none() | st.booleans(),
         triton=st.none() | st.booleans(),
+        numa_nodes=optional(st.integers(1, 8)),
         mallocs=st.sampled_from([(), ("libjemalloc.so.2",)]),
     )
 

@@ -23,6 +23,7 @@ from aiak_tune.optimizations.base import Settings
 from aiak_tune.optimizations.catalog import by_name
 from aiak_tune.optimizations.cudnn_benchmark import benchmark
 from aiak_tune.optimizations.tf32 import VARIABLES, allow_tf32
+from aiak_tune.profiles import topology
 from aiak_tune.selector.launch import launch
 from aiak_tune.selector.variables import variables_of
 
@@ -176,6 +177,15 @@ def test_only_a_job_that_needs_more_and_more_asks_the_driver(tmp_path: Path, row
     record = measured(tmp_path, rows, {})
     assert (record.facts["device_requests"] > 0) == (rows == "more")
     assert record.facts["allocator_by"] is None
+
+
+def test_the_gpus_of_the_bus_are_those_that_torch_sees() -> None:
+    """Ranks find their NUMA node by the GPU's number, before CUDA has started."""
+    gpus = topology.gpu_nodes()
+    if not gpus:
+        pytest.skip("the driver shows no GPU under /proc here")
+    if "CUDA_VISIBLE_DEVICES" not in os.environ:
+        assert len(gpus) == torch.cuda.device_count()
 
 
 def test_segments_that_do_not_expand_are_no_effect() -> None:

@@ -11,7 +11,6 @@ import builtins
 import functools
 import io
 import os
-import pathlib
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator
@@ -53,13 +52,20 @@ def stand_in(owner: Any, name: str, made: Callable[[Call], Call]) -> StandIn:
     for known in (os.supports_fd, os.supports_dir_fd, os.supports_follow_symlinks):
         if plain in known:
             known.add(new)
-    accessor = getattr(pathlib, "_NormalAccessor", None)  # Python 3.10 keeps them there
-    script = sys.modules.get("__main__")  # `from os import rename` came before torch
-    for holder in (accessor, script):
-        for alias, value in list(vars(holder).items()) if holder is not None else ():
-            if value is plain:
+    for holder in _holders():
+        for alias, value in list(vars(holder).items()):
+            if value is plain or getattr(value, "__func__", None) is plain:
                 patch(holder, alias, new)
     return new
+
+
+def _holders() -> Iterator[Any]:
+    """Give what took functions from `os` before us: parts of Python, and the job's script."""
+    yield sys.modules["__main__"]  # `from os import rename` stands above `import torch`
+    for module, name in (("pathlib", "_NormalAccessor"), ("glob", "_StringGlobber")):
+        holder = getattr(sys.modules.get(module), name, None)  # Python 3.10; 3.13 and later
+        if holder is not None:
+            yield holder
 
 
 def redirect_file_calls(mirror: Mirror) -> None:
@@ -122,36 +128,52 @@ def _listdir(mirror: Mirror, plain: Call) -> Call:
 def _scandir(mirror: Mirror, plain: Call) -> Call:
     def call(path: Any = ".") -> Any:
         place = mirror.second(path)
-        if place is None:
-            return plain(mirror.read(path))
-        return _Both(mirror, path, plain(path), plain(place))
+        if place is not None:
+            return _Entries(mirror, path, plain(place), plain(path))
+        place = mirror.read(path)
+        if place is path or isinstance(path, bytes):
+            return plain(place)
+        return _Entries(mirror, path, plain(place))
 
     return call
 
 
-class _Both:
-    """The entries of a folder that is in both places; what was saved stands for what was there."""
+class _Entry:
+    """An entry of a folder of ours, under the name that the job gave it."""
 
-    def __init__(self, mirror: Mirror, path: Any, theirs: Any, ours: Any) -> None:
+    def __init__(self, entry: Any, folder: Any) -> None:
+        self.name: str = entry.name
+        self.path: str = os.path.join(folder, entry.name)
+        for name in ("inode", "is_dir", "is_file", "is_symlink", "stat"):
+            setattr(self, name, getattr(entry, name))
+
+    def __fspath__(self) -> str:
+        return self.path
+
+
+class _Entries:
+    """The entries of a folder: what was saved, then those of the user's that it does not hide."""
+
+    def __init__(self, mirror: Mirror, path: Any, ours: Any, theirs: Any = None) -> None:
         with ours:
-            first = list(ours)
+            self._first = [_Entry(entry, path) for entry in ours]
         self._theirs = theirs
-        self._entries = self._merged(mirror, path, first)
+        self._all = self._both(mirror, path)
 
-    def _merged(self, mirror: Mirror, path: Any, first: list[Any]) -> Iterator[Any]:
-        names = {entry.name for entry in first}
-        yield from first
-        for entry in self._theirs:
+    def _both(self, mirror: Mirror, path: Any) -> Iterator[Any]:
+        names = {entry.name for entry in self._first}
+        yield from self._first
+        for entry in self._theirs or ():
             if entry.name not in names and not mirror.hides(os.path.join(path, entry.name)):
                 yield entry
 
-    def __iter__(self) -> _Both:
+    def __iter__(self) -> _Entries:
         return self
 
     def __next__(self) -> Any:
-        return next(self._entries)
+        return next(self._all)
 
-    def __enter__(self) -> _Both:
+    def __enter__(self) -> _Entries:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -159,7 +181,8 @@ class _Both:
 
     def close(self) -> None:
         """Close the user's folder; ours is read."""
-        self._theirs.close()
+        if self._theirs is not None:
+            self._theirs.close()
 
 
 def _mkdir(mirror: Mirror, plain: Call) -> Call:

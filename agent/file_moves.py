@@ -39,7 +39,10 @@ def _move(mirror: Mirror, plain: Call) -> Call:
             return plain(src, dst, *args, **kwargs)
         source, target = mirror.read(src), _into(src, dst, whole)
         if source is not src:
-            return plain(source, mirror.write(target), *args, **kwargs)
+            result = plain(source, mirror.write(target), *args, **kwargs)
+            if os.path.lexists(src):  # what it was saved over has gone too, for the job
+                mirror.hide(src)
+            return result
         if _theirs(mirror, src):
             mirror.link(src, target)
             mirror.hide(src)

@@ -5,14 +5,17 @@ import glob
 import os
 import pickle
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from running import JOBS
 from slices import guesting
 
+import aiak_tune
 from aiak_tune.agent.footprints import Footprints, read_footprints
 from aiak_tune.agent.guest import GUEST
 from aiak_tune.agent.mirror import Mirror
@@ -238,3 +241,23 @@ def test_another_process_of_the_job_finds_it(run_dir: Path) -> None:
     torch.save({"epoch": 8}, "last.pt")
     second = Mirror(run_dir, Footprints(run_dir))
     assert second.read("last.pt") == second.place("last.pt") != "last.pt"
+
+
+@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13", "3.14"])
+def test_the_habits_work_in_every_python_of_a_job(version: str, run_dir: Path) -> None:
+    GUEST.detach()
+    found = [str(p) for p in (Path.home() / ".pyenv/versions").glob(f"{version}.*/bin/python")]
+    found += [sys.executable] if sys.version.startswith(f"{version}.") else []
+    if not found:
+        pytest.skip(f"no Python {version} on this machine")
+    folder = run_dir.parent / "job"
+    (folder / "old").mkdir(parents=True)
+    for name in ("last.pt", "best.pt", "old/first.pt"):
+        (folder / name).write_bytes(b"user")
+    (run_dir / "spec.json").touch()
+    source = Path(aiak_tune.__path__[0]).parent
+    done = subprocess.run(
+        [found[0], str(JOBS / "file_habits.py"), str(run_dir)],
+        cwd=folder, env={**os.environ, "PYTHONPATH": str(source)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")

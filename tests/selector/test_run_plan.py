@@ -58,6 +58,24 @@ def test_without_settings_nothing_of_ours_is_in_the_job(
         assert capfd.readouterr().out == "/users/own:\n"
 
 
+@pytest.mark.slow
+def test_a_job_under_a_plan_saves_where_it_says_and_keeps_its_trackers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "online")
+    Path("last.pt").touch()
+    script = (
+        "import os, torch\n"
+        "torch.save(1, 'last.pt')\n"
+        "os.replace('last.pt', 'best.pt')\n"
+        "print(type(open).__name__, os.environ['WANDB_MODE'], 'AIAK_TUNE_SPEC' in os.environ)\n"
+    )
+    assert Ran(PYTHON, "-c", script).code == 0
+    assert capfd.readouterr().out == "builtin_function_or_method online True\n"
+    assert os.listdir() == ["best.pt"] and Path("best.pt").stat().st_size > 0
+
+
 def test_what_cannot_be_started_is_an_error(tmp_path: Path) -> None:
     script = tmp_path / "train"
     script.write_text("not a program")

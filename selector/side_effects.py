@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from aiak_tune.agent.footprints import read_footprints
@@ -45,7 +45,7 @@ def side_effects(run_dir: Path) -> list[Warn]:
             "and the place in the data of that time"
         )
         told.append(Warn(code="resumed", text=text))
-    if written := _still_there(run_dir, found):
+    if written := files_left(run_dir):
         text = (
             f"the job wrote {_paths(written)} in its first steps; look whether they are to stay "
             "(--workdir-copy lets it run in a copy of this folder)"
@@ -54,8 +54,19 @@ def side_effects(run_dir: Path) -> list[Warn]:
     return told
 
 
-def _still_there(run_dir: Path, found: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return what the job left: folders it made stand for what is in them."""
+def later_files(starts: Sequence[Sequence[str]]) -> list[Warn]:
+    """Return a warning of the files that later starts left and the first did not: its is given."""
+    first = set(starts[0]) if starts else set()
+    later = list(dict.fromkeys(path for left in starts for path in left if path not in first))
+    if not later:
+        return []
+    text = f"other starts of the job left {_paths(later)}: look whether they are to stay"
+    return [Warn(code="files_left", text=text)]
+
+
+def files_left(run_dir: Path) -> list[str]:
+    """Return what a start left where the job says: folders it made stand for what is in them."""
+    found = read_footprints(run_dir)
     try:
         began = os.stat(run_dir / "spec.json").st_mtime
     except OSError:

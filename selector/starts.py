@@ -23,6 +23,7 @@ from aiak_tune.selector.progress import Progress
 from aiak_tune.selector.ranks import aligned, slowest_of, window_of
 from aiak_tune.selector.reporter import Reporter
 from aiak_tune.selector.results import ProbeResult, Work
+from aiak_tune.selector.side_effects import files_left
 from aiak_tune.selector.variables import variables_of
 from aiak_tune.selector.workdir import copy_workdir, in_copy, workdir
 
@@ -116,6 +117,7 @@ class Starter:
         self._folders = RunFolders(runs_dir, keep=keep)
         self.limits = Limits()
         self.durations: list[float] = []
+        self.left: list[list[str]] = []  # by start: the files it left where the job says
 
     def start(
         self, what: str, settings: Settings, plan: SlicePlan, watch: Watch | None = None
@@ -144,6 +146,7 @@ class Starter:
             self._folders.remove(run_dir)
             raise
         self.durations.append(outcome.duration_s)
+        self.left.append(files_left(run_dir))
         return Start(settings=settings, outcome=outcome, problem=diagnose(outcome), run_dir=run_dir)
 
     def learn(self, duration_s: float, step_ms: float) -> None:

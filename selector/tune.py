@@ -20,6 +20,7 @@ from aiak_tune.selector.lock import machine_lock, one_at_a_time
 from aiak_tune.selector.reporter import Reporter
 from aiak_tune.selector.request import Request, chosen
 from aiak_tune.selector.results import Measured, TuningResult, TuningStore, Verdict
+from aiak_tune.selector.side_effects import later_files
 from aiak_tune.selector.starts import Starter
 
 
@@ -65,7 +66,9 @@ def _run(
     spent = tuning.duration_s or 0.0
 
     def ended(result: TuningResult) -> TuningResult:
-        return replace(result, finished_at=_now(), duration_s=spent + time.monotonic() - began)
+        duration_s = spent + time.monotonic() - began
+        warnings = (*result.warnings, *later_files(starter.left))
+        return replace(result, finished_at=_now(), duration_s=duration_s, warnings=warnings)
 
     try:
         result = ended(campaign.run())

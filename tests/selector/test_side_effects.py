@@ -10,7 +10,7 @@ import pytest
 from running import JOBS, start
 
 from aiak_tune.agent.footprints import PLACE
-from aiak_tune.selector.side_effects import side_effects
+from aiak_tune.selector.side_effects import later_files, side_effects
 
 PYTHON, SAVES = sys.executable, str(JOBS / "saves.py")
 
@@ -86,3 +86,9 @@ def test_what_other_programs_write_is_seen_in_the_first_entries(
     assert only.text.startswith("the job wrote out/plot.png in its first steps")
     monkeypatch.setattr("aiak_tune.selector.side_effects.LOOKED_AT", 3)
     assert side_effects(run_dir) == []
+
+
+def test_files_of_later_starts_are_told_of_once() -> None:
+    assert later_files([]) == later_files([["/x/log"], ["/x/log"]]) == []
+    (only,) = later_files([["/x/log", "/x/exp"], ["/x/log", "/x/exp2"], ["/x/exp3"], ["/x/exp3"]])
+    assert "left /x/exp2, /x/exp3: look" in only.text

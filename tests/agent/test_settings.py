@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from aiak_tune.agent.settings import Applier
 from aiak_tune.optimizations.base import Applied, Stage
-from aiak_tune.optimizations.catalog import by_name
+from aiak_tune.optimizations.catalog import CATALOG, by_name
 
 WORKERS: Any = {
     "data-workers": {
@@ -158,3 +158,31 @@ def test_an_entry_that_raises_is_told_and_the_others_go_on(
     applier.undo()
     model(torch.ones(2, 4))
     assert not applier.applied
+
+
+def test_each_stage_applies_its_entries_in_the_catalogs_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However a plan lists them: who is applied last wins, or stands outermost."""
+    met: list[tuple[str, Stage]] = []
+    now: list[Stage] = []
+
+    def applies(self: Any, target: Any, params: Any) -> None:
+        assert target is now and params == {"of": self.name}
+        met.append((self.name, now[-1]))
+
+    for cls in {type(entry) for entry in CATALOG}:
+        monkeypatch.setattr(cls, "apply", applies)
+    applier = Applier({entry.name: {"of": entry.name} for entry in reversed(CATALOG)})
+    for stage in Stage:
+        now.append(stage)
+        applier.stage(stage, now)
+    wanted = [(e.name, e.stage) for stage in Stage for e in CATALOG if e.stage is stage]
+    assert met == wanted and len(met) == len(CATALOG)
+    assert applier.effects() == dict.fromkeys([e.name for e in CATALOG])
+
+
+def test_a_number_of_threads_that_was_chosen_outlasts_the_cores_that_were() -> None:
+    """Bound to fewer cores torch gets fewer threads, but not where their number is a setting."""
+    process = [e.name for e in CATALOG if e.stage is Stage.PROCESS]
+    assert process.index("cpu-affinity") < process.index("threads")

@@ -114,6 +114,7 @@ def test_names_are_unique_and_found() -> None:
 
 @each
 def test_conflicts_are_mutual(optimization: Optimization) -> None:
+    assert optimization.conflicts <= by_name.keys() - {optimization.name}
     for other in optimization.conflicts:
         assert optimization.name in by_name[other].conflicts, f"{other} does not know of it"
 

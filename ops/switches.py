@@ -101,11 +101,22 @@ class Setting:
 
 
 def _say(kind: str, name: str) -> None:
-    if _Ours.now:
+    if _Ours.now or _by_torch():
         return
     for wanted, told in tuple(_listeners):
         if wanted == kind:
             told(name)
+
+
+def _by_torch() -> bool:
+    """Whether torch sets it for itself: dynamo puts back what it found, after each compilation."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__"))
+        if name not in (__name__, "torch") and not name.startswith("torch.backends"):
+            return name.startswith("torch.")
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
 def _install() -> None:
@@ -140,13 +151,9 @@ def _any(kind: str, name: str, args: tuple[Any, ...]) -> None:
 
 
 def _fp32_precision(args: tuple[Any, ...]) -> None:
-    """The newer interface, by backend and operator; "none" is torch's own default.
-
-    Dynamo puts the value back that it found, after each compilation.
-    """
+    """The newer interface, by backend and operator; "none" is torch's own default."""
     backend, _, value = args
-    caller = str(sys._getframe(2).f_globals.get("__name__"))
-    if backend != "mkldnn" and value != "none" and not caller.startswith("torch._dynamo"):
+    if backend != "mkldnn" and value != "none":
         _say(PRECISION, "fp32_precision")
 
 

@@ -183,8 +183,7 @@ def effect(use: str) -> str | None:
         if not allocators.heap_is_kept():
             raise NoEffectError("this process has another malloc than glibc's, or set it itself")
         return "malloc keeps what it was given, large blocks too"
-    library = allocators.malloc_library()
     name = use.split(".so")[0]
-    if name not in library:
-        raise NoEffectError(f"this process takes malloc from {library or 'an unknown place'}")
+    if not allocators.is_mapped(name):
+        raise NoEffectError(f"this process did not load {use}")
     return f"malloc is {name}'s"

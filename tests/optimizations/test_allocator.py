@@ -165,5 +165,5 @@ def test_another_malloc_is_seen_in_the_process(use: str) -> None:
         [sys.executable, "-c", ask], env=environment, capture_output=True, text=True, timeout=60
     )
     assert done.stdout == f"malloc is {use.split('.')[0]}'s\n", done.stderr
-    with pytest.raises(NoEffectError, match="takes malloc from"):
+    with pytest.raises(NoEffectError, match="did not load"):
         allocator.effect(use)

@@ -25,6 +25,7 @@ from aiak_tune.selector.confirmation import is_probed
 ENTRY = by_name["tf32"]
 ALLOW: Any = {"tf32": {"allow": True}}
 BACKENDS: Any = torch.backends
+OF_DYNAMO: dict[str, Any] = {"__name__": "torch._dynamo.convert_frame"}
 NEWER = hasattr(torch._C, "_set_fp32_precision_setter")
 READINGS: tuple[Callable[[], object], ...] = (
     torch.get_float32_matmul_precision,
@@ -184,6 +185,8 @@ def test_what_torch_sets_for_itself_is_no_choice(tmp_path: Path) -> None:
         with BACKENDS.cudnn.flags(enabled=False):
             pass
         torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+        # As dynamo of torch 2.6 does after each compilation.
+        exec("import torch; torch.backends.cuda.matmul.allow_tf32 = True", OF_DYNAMO)
         plain_job()
 
     record = record_of(tmp_path, uses_both, QUICK, ALLOW)

@@ -77,6 +77,7 @@ class StepBreakdown:
         fetch_ns: host time waiting for batches, whatever the device did.
         fetch_overlapped_ns: the part of it that is not data_wait.
         matmul_ns: time in matrix products, convolutions and attention.
+        convolution_ns: the part of it in convolutions.
     """
 
     number: int
@@ -89,11 +90,12 @@ class StepBreakdown:
     fetch_ns: int
     fetch_overlapped_ns: int
     matmul_ns: int
+    convolution_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanBreakdown:
-    """The mean step: the fields of `StepBreakdown`, and `matmul_share` of the step."""
+    """The mean step: the fields of `StepBreakdown`, and shares of the step."""
 
     step_ns: float
     ns: Mapping[Category, float]
@@ -104,6 +106,7 @@ class MeanBreakdown:
     fetch_ns: float
     fetch_overlapped_ns: float
     matmul_share: float | None
+    convolution_share: float | None
 
     def share(self, category: Category) -> float:
         """Part of the step, 0 to 1."""
@@ -195,6 +198,7 @@ def break_down(
         fetch_ns=fetch_ns,
         fetch_overlapped_ns=fetch_ns - ns[Category.DATA_WAIT],
         matmul_ns=step.matmul.total_ns,
+        convolution_ns=step.convolution.total_ns,
     )
 
 
@@ -217,6 +221,7 @@ def mean_of(steps: tuple[StepBreakdown, ...], *, matmul_known: bool = True) -> M
         fetch_ns=mean(lambda s: s.fetch_ns),
         fetch_overlapped_ns=mean(lambda s: s.fetch_overlapped_ns),
         matmul_share=mean(lambda s: s.matmul_ns) / step_ns if matmul_known else None,
+        convolution_share=mean(lambda s: s.convolution_ns) / step_ns if matmul_known else None,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from aiak_tune.profiles.trace_kind import (
     CALL_KINDS,
     DEVICE_KINDS,
     Kind,
+    is_convolution,
     is_matmul,
     is_sync_call,
 )
@@ -38,6 +40,7 @@ class Timeline:
         away: the training threads are in no call for over 1 ms on end, fetches included.
         drained: device idle after a synchronising call; None when no calls were recorded.
         matmul: the part of compute in matrix products, convolutions, attention.
+        convolution: the part of that in convolutions.
     """
 
     compute: Intervals
@@ -49,6 +52,7 @@ class Timeline:
     away: Intervals
     drained: Intervals | None
     matmul: Intervals
+    convolution: Intervals
 
     def clip(self, start: int, end: int) -> Timeline:
         """Return the part of it inside `[start, end)`."""
@@ -85,7 +89,8 @@ def _cpu_timeline(trace: Trace, fetch: Intervals, away: Intervals, training: Boo
         fetch=fetch,
         away=away,
         drained=None,
-        matmul=trace.intervals(operators & _matmul_names(trace, Kind.OPERATOR)),
+        matmul=trace.intervals(operators & _named(trace, is_matmul, Kind.OPERATOR)),
+        convolution=trace.intervals(operators & _named(trace, is_convolution, Kind.OPERATOR)),
     )
 
 
@@ -102,7 +107,8 @@ def _device_timeline(trace: Trace, fetch: Intervals, away: Intervals) -> Timelin
         fetch=fetch,
         away=away,
         drained=_drained(trace, compute.union(collectives, copies)),
-        matmul=trace.intervals(_matmul_kernels(trace)),
+        matmul=trace.intervals(_kernels(trace, is_matmul)),
+        convolution=trace.intervals(_kernels(trace, is_convolution)),
     )
 
 
@@ -159,12 +165,12 @@ def _drained(trace: Trace, work: Intervals) -> Intervals | None:
     return Intervals(idle.starts[drained], idle.ends[drained])
 
 
-def _matmul_kernels(trace: Trace) -> Bools:
+def _kernels(trace: Trace, wanted: Callable[[Kind, str], bool]) -> Bools:
     """Kernels named as such, or issued by such an operator (layout changes around it too)."""
-    operators = _matmul_names(trace, Kind.OPERATOR) & trace.of_kind(Kind.OPERATOR)
-    chosen = _matmul_names(trace, Kind.KERNEL) | _linked(trace.external, operators)
+    operators = _named(trace, wanted, Kind.OPERATOR) & trace.of_kind(Kind.OPERATOR)
+    chosen = _named(trace, wanted, Kind.KERNEL) | _linked(trace.external, operators)
     return trace.of_kind(Kind.KERNEL) & chosen
 
 
-def _matmul_names(trace: Trace, kind: Kind) -> Bools:
-    return trace.named(is_matmul(kind, name) for name in trace.names)
+def _named(trace: Trace, wanted: Callable[[Kind, str], bool], kind: Kind) -> Bools:
+    return trace.named(wanted(kind, name) for name in trace.names)

@@ -122,3 +122,21 @@ def is_matmul(kind: Kind, name: str) -> bool:
     if kind is Kind.KERNEL:
         return bool(_MATMUL_KERNEL.search(name))
     return kind is Kind.OPERATOR and bool(_MATMUL_OPERATOR.match(name))
+
+
+_CONVOLUTION_KERNEL = re.compile(
+    r"implicit_conv|convolve|conv2d|conv3d|convolution|winograd|wgrad|dgrad|fprop|miopen.*conv"
+    r"|igemm",
+    re.IGNORECASE,
+)
+_ATTENTION = re.compile(r"sdpa|flash|attention", re.IGNORECASE)  # cuDNN's has fprop in its name
+_CONVOLUTION_OPERATOR = re.compile(
+    r"(aten|mkldnn|onednn)::\w*(convolution|conv[123]d|conv_transpose)\w*$"
+)
+
+
+def is_convolution(kind: Kind, name: str) -> bool:
+    """Say whether a kernel or operator is a convolution."""
+    if kind is Kind.KERNEL:
+        return bool(_CONVOLUTION_KERNEL.search(name)) and not _ATTENTION.search(name)
+    return kind is Kind.OPERATOR and bool(_CONVOLUTION_OPERATOR.match(name))

@@ -206,6 +206,7 @@ class WorkloadProfile:
     slowest_rank: int | None = None
     matmul_share: float | None = None
     fp32_matmul_share: float | None = None
+    convolution_share: float | None = None
     memory_bytes: int | None = None
     warnings: tuple[Warn, ...] = ()
 

@@ -34,6 +34,7 @@ class RankBreakdown:
     detail_ms: DetailMs
     inflation: float
     matmul_share: float | None
+    convolution_share: float | None
 
 
 def step_statistics(window: WindowRecord) -> StepMs:
@@ -59,18 +60,21 @@ def combine(window: WindowRecord, profiled: Attribution) -> RankBreakdown:
     inflation = median(s.step_ns for s in profiled.steps) / max(
         1.0, median(_number(row[STEP]) for row in window.steps)
     )
-    share = mean.matmul_share
-    if share is not None and profiled.device == "cpu":
+    scale = mean.step_ns / step
+    if profiled.device == "cpu":  # operators are slowed: the proportion alone is kept
         busy = mean.ns[Category.COMPUTE]
-        share = share * mean.step_ns / busy * parts[Category.COMPUTE] / step if busy else 0.0
-    elif share is not None:
-        share = share * mean.step_ns / step
+        scale = mean.step_ns / busy * parts[Category.COMPUTE] / step if busy else 0.0
     return RankBreakdown(
         breakdown_ms={c: ns / 1e6 for c, ns in parts.items()},
         detail_ms=_detail(profiled, waiting),
         inflation=inflation,
-        matmul_share=None if share is None else min(1.0, share),
+        matmul_share=_scaled(mean.matmul_share, scale),
+        convolution_share=_scaled(mean.convolution_share, scale),
     )
+
+
+def _scaled(share: float | None, scale: float) -> float | None:
+    return None if share is None else min(1.0, share * scale)
 
 
 def _on_gpu(

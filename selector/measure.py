@@ -194,6 +194,7 @@ def profile_of(
         slowest_rank=slowest.rank,
         matmul_share=share,
         fp32_matmul_share=fp32,
+        convolution_share=None if chosen is None else chosen.convolution_share,
         memory_bytes=slowest.memory_bytes,
         warnings=tuple(warnings),
     )

@@ -155,4 +155,5 @@ def profiles(draw: st.DrawFn) -> WorkloadProfile:
         ranks=(RankFacts(rank=0, step_ms=step_ms, breakdown_ms=breakdown),),
         matmul_share=draw(st.none() | SHARES),
         fp32_matmul_share=draw(st.none() | SHARES),
+        convolution_share=draw(st.none() | SHARES),
     )

@@ -63,7 +63,7 @@ def no_convolution() -> WorkloadProfile:
         (job(cudnn_benchmark_by="torch.backends.cudnn.benchmark"), "cudnn.benchmark"),
         (job(shapes_vary=None), "not known whether the batches"),
         (job(shapes_vary=True), "several shapes"),
-        (replace(job(), matmul_share=0.0), "take 0% of the step"),
+        (replace(job(), convolution_share=0.0), "take 0% of the step"),
     ],
 )
 def test_it_says_why_cudnn_goes_on_by_rule(profile: WorkloadProfile, why: str) -> None:
@@ -72,8 +72,8 @@ def test_it_says_why_cudnn_goes_on_by_rule(profile: WorkloadProfile, why: str) -
 
 
 def test_no_more_is_promised_than_convolutions_take() -> None:
-    assert judge(ENTRY, replace(job(), matmul_share=0.2)).bound == pytest.approx(1.25)
-    assert judge(ENTRY, replace(job(), matmul_share=1.0)).fits
+    assert judge(ENTRY, replace(job(), convolution_share=0.2)).bound == pytest.approx(1.25)
+    assert judge(ENTRY, replace(job(), convolution_share=1.0)).fits
 
 
 def test_undo_puts_it_back() -> None:

@@ -95,6 +95,7 @@ def job(**changes: Any) -> WorkloadProfile:
         (job(tf32=True, precision_by="torch.set_float32_matmul_precision"), "already"),
         (job(precision_by="NVIDIA_TF32_OVERRIDE=0"), "by NVIDIA_TF32_OVERRIDE=0"),
         (replace(PLAIN, fp32_matmul_share=0.0), "take 0% of the step"),
+        (replace(PLAIN, convolution_share=0.3), "matrix products take 0% of the step"),
     ],
 )
 def test_it_says_why_a_job_keeps_its_precision(profile: WorkloadProfile, why: str) -> None:
@@ -107,6 +108,7 @@ def test_no_more_is_promised_than_the_products_take() -> None:
     assert finding.bound == pytest.approx(1 / (1 - 0.2 * 7 / 8))
     assert judge(ENTRY, replace(PLAIN, fp32_matmul_share=0.005)).fits is False
     assert judge(ENTRY, replace(PLAIN, fp32_matmul_share=None)).fits
+    assert judge(ENTRY, replace(PLAIN, convolution_share=0.05)).bound == finding.bound
 
 
 def test_it_changes_numbers_and_is_compared_in_the_process() -> None:

@@ -311,7 +311,23 @@ def test_a_share_of_matmul_is_unknown_without_kernels_and_operators() -> None:
 def test_a_kernel_is_a_matmul_by_the_operator_that_issued_it() -> None:
     issuer = event("cpu_op", "aten::cudnn_convolution", 0, 5, **{"External id": 3})
     layout = event("kernel", "nchwToNhwcKernel", 10, 30, thread=7, **{"External id": 3})
-    assert attribute(trace([step(1, 0, 100), issuer, layout])).mean.matmul_share == 0.2
+    mean = attribute(trace([step(1, 0, 100), issuer, layout])).mean
+    assert mean.matmul_share == mean.convolution_share == 0.2
+
+
+def test_convolutions_are_told_from_matrix_products() -> None:
+    kernels = [
+        kernel(0, 10, "sm90_xmma_fprop_implicit_gemm_f32f32"),
+        kernel(20, 25, "void cudnn::winograd_nonfused::winogradForwardData4x4"),
+        kernel(30, 50, "sm80_xmma_gemm_f32f32_tn"),
+        kernel(50, 60, "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16"),
+        kernel(70, 75, "vectorized_elementwise_kernel"),
+    ]
+    mean = attribute(trace([step(1, 0, 100), *kernels])).mean
+    assert mean.matmul_share == 0.45 and mean.convolution_share == 0.15
+    backward = [operator(0, 30, "aten::convolution_backward"), operator(40, 60, "aten::mm")]
+    mean = attribute(trace([step(1, 0, 100), *backward])).mean
+    assert mean.matmul_share == 0.5 and mean.convolution_share == 0.3
 
 
 def test_hot_spots_are_kernels_or_the_operators_own_time() -> None:

@@ -37,6 +37,7 @@ def profiled(device: str, *steps: Mapping[Category, int], overlapped: int = 0) -
             fetch_ns=ns.get(Category.DATA_WAIT, 0) + overlapped,
             fetch_overlapped_ns=overlapped,
             matmul_ns=ns.get(Category.COMPUTE, 0) // 2,
+            convolution_ns=ns.get(Category.COMPUTE, 0) // 5,
         )
         for number, ns in enumerate(steps)
     )
@@ -93,6 +94,7 @@ def test_on_a_cpu_the_rest_is_shared_as_profiled() -> None:
     assert found.breakdown_ms[Category.COMPUTE] == pytest.approx(15)
     assert found.breakdown_ms[Category.GAP] == pytest.approx(5)
     assert found.matmul_share == pytest.approx(7.5 / 24)
+    assert found.convolution_share == pytest.approx(3 / 24)
 
 
 def test_profiled_times_longer_than_the_clean_step_leave_no_gap_and_keep_compute() -> None:

@@ -31,8 +31,9 @@ def record(rank: int, steps_ms: list[int], left_out: list[int], **more: Any) -> 
 def view(rank: int, step_ms: int, waiting_ms: float | None, *warnings: Warn) -> RankView:
     detail = replace(DetailMs(), comm_waiting=waiting_ms)
     found = RankBreakdown(
-        breakdown_ms={Category.COMPUTE: step_ms}, detail_ms=detail, inflation=1, matmul_share=None
-    )
+        breakdown_ms={Category.COMPUTE: step_ms}, detail_ms=detail, inflation=1,
+        matmul_share=None, convolution_share=None,
+    )  # fmt: skip
     return RankView(record=record(rank, [step_ms], []), found=found, warnings=warnings)
 
 

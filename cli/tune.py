@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aiak_tune.cli.nodes import CODES, add_node_options, follow_node_0, rendezvous_asked
 from aiak_tune.cli.options import (
     PLAN_FILE,
     Verbs,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from aiak_tune.selector.results import TuningResult
 
 CLASSES = ("lossless", "changing", "convergence")
-CODES = {"faster": 0, "no_change": 0, "interrupted": 130}
 
 
 def add(verbs: Verbs) -> None:
@@ -47,6 +47,7 @@ def add(verbs: Verbs) -> None:
     _add_limits(verb)
     _add_choices(verb)
     add_slice_options(verb)
+    add_node_options(verb)
     verb.add_argument("--keep-logs", action="store_true", help="store failed trials' last lines")
     verb.add_argument(
         "--no-wait", action="store_true", help="fail if another tuning runs here, do not wait"
@@ -86,7 +87,7 @@ def _add_choices(verb: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Tune, write the plan, print the result."""
+    """Tune, write the plan, print the result; on a node that is not node 0, do as that says."""
     from aiak_tune.api.store import open_store
     from aiak_tune.api.store.documents import tuning_document
     from aiak_tune.cli.files import check_targets
@@ -97,6 +98,8 @@ def run(args: argparse.Namespace) -> int:
 
     check_targets(args.plan, args.json)
     request = request_of(args)
+    if request.rendezvous is not None and request.rendezvous.node:
+        return follow_node_0(request, args)
     with open_store() as store, reporting(args.command, budget_s=args.time_budget) as reporter:
         tuning = redact_tuning(tune(request, store=store, reporter=reporter))
     unwritten = write_plan(tuning, args.plan)
@@ -124,6 +127,7 @@ def request_of(args: argparse.Namespace) -> Request:
         resume_id=args.resume or None,
         wait=not args.no_wait,
         workdir_copy=args.workdir_copy,
+        rendezvous=rendezvous_asked(args),
     )
     lowest = Request(command=()).slice.parity
     if asked.slice.warmup < lowest:

@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from aiak_tune.agent.records import Birth
 from aiak_tune.selector import unseen
@@ -54,9 +55,12 @@ def last_lines(text: str, count: int = LINES) -> str:
 def diagnose(outcome: Outcome) -> Problem | None:
     """Return what went wrong, or None when every rank has a result with a counted window."""
     first = first_failure(outcome.failed, outcome.tail)
+    if outcome.elsewhere is not None and first is None:
+        code, text, tail = outcome.elsewhere
+        return Problem(code=cast(FailureCode, code), text=text, tail=tail)
     tail = last_lines(first.text if first and first.text else outcome.tail)
-    code, text = _verdict(outcome, first)
-    return None if code is None else Problem(code=code, text=text, tail=tail)
+    verdict, text = _verdict(outcome, first)
+    return None if verdict is None else Problem(code=verdict, text=text, tail=tail)
 
 
 def _verdict(outcome: Outcome, first: FirstFailure | None) -> tuple[FailureCode | None, str]:

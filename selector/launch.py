@@ -53,7 +53,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How one start ended. `stopped`: why we ended it, None when the job ended by itself."""
+    """How one start ended. `stopped`: why we ended it, None when the job ended by itself.
+
+    `elsewhere`: what went wrong first on another node: a failure's code, text, and last lines.
+    """
 
     exit_code: int | None
     results: tuple[SliceRecord, ...]
@@ -66,6 +69,7 @@ class Outcome:
     stopped: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     seen: frozenset[str] = frozenset()
+    elsewhere: tuple[str, str, str] | None = None
 
 
 Watch = Callable[[Progress], str | None]

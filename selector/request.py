@@ -9,13 +9,15 @@ from pathlib import Path
 from aiak_tune.agent.spec import SlicePlan
 from aiak_tune.errors import UsageError
 from aiak_tune.optimizations.base import Numerics, Optimization
+from aiak_tune.selector.nodes import Rendezvous
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One tuning as asked for. `trials` counts the baseline; seconds where a name ends in `_s`.
 
-    `force_confirmation` confirms the best trial however it did: for tests of the judgement.
+    `rendezvous`: where the tools of several nodes meet. `force_confirmation` confirms the best
+    trial however it did: for tests of the judgement.
     """
 
     command: tuple[str, ...]
@@ -34,6 +36,7 @@ class Request:
     force_confirmation: bool = False
     wait: bool = True
     workdir_copy: bool = False
+    rendezvous: Rendezvous | None = None
     seed: int = 0
 
 

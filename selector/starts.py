@@ -14,6 +14,7 @@ from aiak_tune.selector.breakdown import step_statistics
 from aiak_tune.selector.diagnosis import Problem, diagnose
 from aiak_tune.selector.folders import RunFolders
 from aiak_tune.selector.launch import Limits, Outcome, Watch, launch
+from aiak_tune.selector.leader import Leader
 from aiak_tune.selector.measure import (
     samples_per_step,
     startup_s,
@@ -107,8 +108,13 @@ class Starter:
         *,
         keep: bool = False,
         copied: Path | None = None,
+        leader: Leader | None = None,
     ) -> None:
-        """Start it where we are, or in a copy of `copied` (UsageError: it is too large)."""
+        """Start it where we are, or in a copy of `copied` (UsageError: it is too large).
+
+        With a `leader` every start happens on all nodes.
+        """
+        self._leader = leader
         self._command, self._reporter = tuple(command), reporter
         self._workdir = None if copied is None else workdir(copied, runs_dir)
         if self._workdir is not None:
@@ -141,7 +147,11 @@ class Starter:
             if self._workdir is not None:
                 folder = copy_workdir(self._workdir, run_dir)
                 command = in_copy(command, self._workdir, folder)
-            outcome = launch(command, spec, limits=self.limits, watch=told, folder=folder)
+            run = launch
+            if self._leader is not None:
+                self._leader.tell(what, settings, plan, self.limits)
+                run = self._leader.launch
+            outcome = run(command, spec, limits=self.limits, watch=told, folder=folder)
         except BaseException:
             self._folders.remove(run_dir)
             raise

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from aiak_tune.errors import JobError, NotFoundError, StoreError, UsageError
+from aiak_tune.errors import AiakTuneError, JobError, NotFoundError, StoreError, UsageError
 from aiak_tune.optimizations.base import Optimization
 from aiak_tune.optimizations.catalog import CATALOG
 from aiak_tune.profiles.workload import Environment, JobFacts
 from aiak_tune.selector.campaign import Campaign
 from aiak_tune.selector.folders import data_folder, made
 from aiak_tune.selector.job import job_facts
+from aiak_tune.selector.leader import Leader
 from aiak_tune.selector.lock import machine_lock, one_at_a_time
+from aiak_tune.selector.plan import dump_plan, plan_of
+from aiak_tune.selector.redaction import redact_tuning
+from aiak_tune.selector.rendezvous import gathered, this_machine
 from aiak_tune.selector.reporter import Reporter
 from aiak_tune.selector.request import Request, chosen
 from aiak_tune.selector.results import Measured, TuningResult, TuningStore, Verdict
@@ -46,7 +50,27 @@ def tune(
     runs_dir = request.runs_dir or made(folder / "runs")
     what = " ".join(base.command)[:200]
     with one_at_a_time(machine_lock(), what, wait=request.wait, note=reporter.note):
-        return _run(request, store, reporter, entries, tuning, runs_dir)
+        if request.rendezvous is None:
+            return _run(request, store, reporter, entries, tuning, runs_dir)
+        with _leading(request, reporter) as leader:
+            result = _run(request, store, reporter, entries, tuning, runs_dir, leader)
+            found = plan_of(redact_tuning(result))
+            plan = None if found is None else dump_plan(found)
+            leader.end(result.verdict, result.verdict_reason, plan)
+            return result
+
+
+@contextmanager
+def _leading(request: Request, reporter: Reporter) -> Iterator[Leader]:
+    """Every node's tool is here inside, and hears of it when this one fails."""
+    assert request.rendezvous is not None
+    with gathered(request.rendezvous, request.command, this_machine(), reporter.note) as links:
+        leader = Leader(links)
+        try:
+            yield leader
+        except (AiakTuneError, KeyboardInterrupt) as error:
+            leader.end("failed", str(error) or "interrupted", None)
+            raise
 
 
 def _run(
@@ -56,11 +80,13 @@ def _run(
     entries: Sequence[Optimization],
     tuning: TuningResult,
     runs_dir: Path,
+    leader: Leader | None = None,
 ) -> TuningResult:
     copied = Path.cwd() if request.workdir_copy else None
     starter = Starter(
-        request.command, runs_dir, reporter, entries, keep=request.keep_logs, copied=copied
-    )
+        request.command, runs_dir, reporter, entries,
+        keep=request.keep_logs, copied=copied, leader=leader,
+    )  # fmt: skip
     campaign = Campaign(request, store, reporter, entries, starter, tuning)
     began = time.monotonic()
     spent = tuning.duration_s or 0.0

@@ -11,6 +11,7 @@ SURFACE = {
     "tune": {
         "--plan", "--trials", "--time-budget", "--numerics", "--only", "--exclude", "--resume",
         "--steps", "--warmup", "--workdir-copy", "--keep-logs", "--no-wait", "--json",
+        "--rendezvous", "--nnodes", "--node-rank", "--rendezvous-timeout",
     },
     "run": {"--plan", "--recommend", "--force", "--no-fallback", "--json"},
     "explain": {"plan", "--json"},

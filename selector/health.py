@@ -163,6 +163,8 @@ def _software(python: Interpreter) -> Iterator[Check]:
             name="triton", state="missing", found="not there",
             remedy="`pip install triton` in the job's environment: `compile` needs it on a GPU",
         )  # fmt: skip
+    if here.gpu is None:
+        yield _malloc(here.mallocs)
     compiler = next(
         (c for c in (os.environ.get("CXX", ""), "g++", "clang++") if c and shutil.which(c)), None
     )
@@ -171,6 +173,15 @@ def _software(python: Interpreter) -> Iterator[Check]:
     yield Check(
         name="C++ compiler", state=state, found=compiler or "none",
         remedy="" if compiler else "install g++: `compile` needs it on the CPU",
+    )  # fmt: skip
+
+
+def _malloc(others: tuple[str, ...]) -> Check:
+    return Check(
+        name="malloc", state="ok" if others else "note",
+        found=", ".join(others) or "the C library's alone",
+        remedy="" if others else "install tcmalloc (Debian: libtcmalloc-minimal4) or jemalloc: "
+        "`allocator` has one more to try on the CPU",
     )  # fmt: skip
 
 

@@ -107,3 +107,9 @@ def test_storage_that_cannot_be_written_is_told(
 def test_file_systems_are_told_apart() -> None:
     assert filesystem_of(Path("/proc")) == "proc"
     assert filesystem_of(Path("/dev/shm")) == "tmpfs"
+
+
+def test_another_malloc_is_worth_having_on_a_cpu_alone() -> None:
+    assert "libtcmalloc-minimal4" in checks()["malloc"].remedy
+    assert checks(mallocs=("libjemalloc.so.2",))["malloc"].found == "libjemalloc.so.2"
+    assert "malloc" not in checks(**GPU)

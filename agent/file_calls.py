@@ -118,9 +118,9 @@ def _listdir(mirror: Mirror, plain: Call) -> Call:
         place = mirror.second(path)
         if place is None:
             return plain(mirror.read(path))
-        names = plain(path)
-        kept = [n for n in names if not mirror.hides(os.path.join(path, n))]
-        return kept + [n for n in plain(place) if n not in names]
+        names, ours = plain(path), plain(place)
+        shown = {*ours}
+        return ours + [n for n in names if n not in shown and not mirror.hides_in(place, n)]
 
     return call
 
@@ -129,11 +129,11 @@ def _scandir(mirror: Mirror, plain: Call) -> Call:
     def call(path: Any = ".") -> Any:
         place = mirror.second(path)
         if place is not None:
-            return _Entries(mirror, path, plain(place), plain(path))
+            return _Entries(mirror, path, place, plain(place), plain(path))
         place = mirror.read(path)
         if place is path or isinstance(path, bytes):
             return plain(place)
-        return _Entries(mirror, path, plain(place))
+        return _Entries(mirror, path, place, plain(place))
 
     return call
 
@@ -154,17 +154,19 @@ class _Entry:
 class _Entries:
     """The entries of a folder: what was saved, then those of the user's that it does not hide."""
 
-    def __init__(self, mirror: Mirror, path: Any, ours: Any, theirs: Any = None) -> None:
+    def __init__(
+        self, mirror: Mirror, path: Any, place: str, ours: Any, theirs: Any = None
+    ) -> None:
         with ours:
             self._first = [_Entry(entry, path) for entry in ours]
         self._theirs = theirs
-        self._all = self._both(mirror, path)
+        self._all = self._both(mirror, place)
 
-    def _both(self, mirror: Mirror, path: Any) -> Iterator[Any]:
+    def _both(self, mirror: Mirror, place: str) -> Iterator[Any]:
         names = {entry.name for entry in self._first}
         yield from self._first
         for entry in self._theirs or ():
-            if entry.name not in names and not mirror.hides(os.path.join(path, entry.name)):
+            if entry.name not in names and not mirror.hides_in(place, entry.name):
                 yield entry
 
     def __iter__(self) -> _Entries:

@@ -66,7 +66,7 @@ def guest(function: F) -> F:
         try:
             return function(*args, **kwargs)
         except Exception:
-            GUEST.fault(function.__qualname__)
+            GUEST.fault(getattr(function, "__qualname__", repr(function)))
             return None
         finally:
             if switch is not None:

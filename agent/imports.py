@@ -15,14 +15,12 @@ class _Watch:
     """A finder that finds nothing by itself: it follows the loader of the modules it waits for."""
 
     def __init__(self) -> None:
-        self.waiting: dict[str, Told] = {}
-        self.halfway: dict[str, Told] = {}
+        self.waiting: dict[str, list[Told]] = {}
         self._searching = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """Return the spec that the others find, with its loader followed."""
-        if self.halfway:
-            self.settle()
+        self.settle()
         if name not in self.waiting or self._searching:
             return None
         self._searching = True
@@ -47,10 +45,8 @@ class _Watch:
 
         def exec_module(module: Any) -> None:
             execute(module)
-            told = self.waiting.pop(name, None)
             vars(loader).pop("exec_module", None)
-            if told is not None:
-                told(module)
+            self._tell(name, module)
 
         try:
             loader.exec_module = exec_module
@@ -58,12 +54,19 @@ class _Watch:
             pass
 
     def settle(self) -> None:
-        """Tell of the modules that were being imported when torch was, and are there now."""
-        for name, told in list(self.halfway.items()):
+        """Tell of modules that are there, though nobody said so.
+
+        Their import was under way when torch was imported in its midst, or another finder that
+        follows imports, as trackers have them, went before us.
+        """
+        for name in list(self.waiting):  # another thread may import as well
             module = sys.modules.get(name)
             if module is not None and not _initializing(module):
-                del self.halfway[name]
-                told(module)
+                self._tell(name, module)
+
+    def _tell(self, name: str, module: Any) -> None:
+        for told in self.waiting.pop(name, ()):
+            told(module)
 
 
 _WATCH = _Watch()
@@ -76,23 +79,19 @@ def when_imported(name: str, told: Told) -> None:
     if module is not None and not _initializing(module):
         told(module)
         return
-    if module is not None:
-        _WATCH.halfway[name] = told
-    else:
-        _WATCH.waiting[name] = told
+    _WATCH.waiting.setdefault(name, []).append(told)
     if _WATCH not in sys.meta_path:
         sys.meta_path.insert(0, _WATCH)
         GUEST.leave.append(_leave)
 
 
 def settle() -> None:
-    """Look again at modules whose import was under way: called when training begins."""
+    """Look for modules whose import was not seen: called when training begins."""
     _WATCH.settle()
 
 
 def _leave() -> None:
     _WATCH.waiting.clear()
-    _WATCH.halfway.clear()
     if _WATCH in sys.meta_path:
         sys.meta_path.remove(_WATCH)
 

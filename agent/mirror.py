@@ -184,6 +184,10 @@ class Mirror:
             return False
         return self.has_folder(os.path.dirname(self.place(path)))
 
+    def hides_in(self, place: str, name: str) -> bool:
+        """Do as `hides`, for an entry of a folder that is not hidden itself."""
+        return bool(self._hidden) and os.path.join(place, name) in self._hidden
+
     def _hides(self, place: str) -> bool:
         while self._hidden and len(place) > len(self._root):
             if place in self._hidden:

@@ -82,7 +82,8 @@ TRACKERS = (
         name="clearml",
         how="CLEARML_OFFLINE_MODE=1",
         calls=("clearml.task:Task.init",),
-        variables={"CLEARML_OFFLINE_MODE": "1"},
+        # Offline, a Trainer that sends its models to it fails.
+        variables={"CLEARML_OFFLINE_MODE": "1", "CLEARML_LOG_MODEL": "FALSE"},
     ),
     Tracker(
         name="swanlab",
@@ -147,7 +148,10 @@ def _hold(mirror: Mirror, tracker: Tracker, run_dir: Path, path: str, module: An
         return
     plain = vars(owner)[name]
     bound: Any = plain.__func__ if isinstance(plain, classmethod) else plain
-    parameters = list(inspect.signature(bound).parameters)
+    try:
+        parameters = list(inspect.signature(bound).parameters)
+    except (TypeError, ValueError):  # none of Python's functions
+        return
     given = {n: v for n, v in tracker.forced.items() if n in parameters}
     forced = {n: v and v.replace("{folder}", str(run_dir / FOLDER)) for n, v in given.items()}
 

@@ -36,7 +36,8 @@ class Workdir:
     @property
     def text(self) -> str:
         """What each start copies, in words."""
-        return f"each start runs in a copy of {self.source}: {self.files} files, {_gib(self)}"
+        files = "1 file" if self.files == 1 else f"{self.files} files"
+        return f"each start runs in a copy of {self.source}: {files}, {_gib(self)}"
 
 
 def workdir(folder: Path, without: Path) -> Workdir:

@@ -4,9 +4,13 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from importlib import import_module
+from importlib.machinery import PathFinder, SourceFileLoader
+from importlib.util import spec_from_loader
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -195,6 +199,36 @@ def test_a_module_whose_import_is_under_way_is_told_when_it_is_there(run_dir: Pa
         assert told == [module]
     finally:
         del sys.modules["halfway"]
+
+
+def test_a_module_that_another_finder_made_is_told_of_at_the_next_import(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trackers follow imports by finders of their own, which go before ours."""
+
+    class Maker:
+        def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+            found = PathFinder.find_spec(name, path, target)
+            if found is not None and found.origin is not None:
+                return spec_from_loader(name, SourceFileLoader(name, found.origin))
+            return None
+
+    for name in ("made_by_it", "next_one"):
+        (tmp_path / f"lib/{name}.py").touch()
+    told: list[str] = []
+
+    def tell(asker: str, module: ModuleType) -> None:
+        told.append(asker)
+
+    for asker in ("first", "second"):
+        imports.when_imported("made_by_it", partial(tell, asker))
+    monkeypatch.setattr(sys, "meta_path", [Maker(), *sys.meta_path])
+    import_module("made_by_it")
+    monkeypatch.undo()
+    assert told == []
+    with pytest.raises(ImportError):
+        import_module("no_such_module")
+    assert told == ["first", "second"]
 
 
 @pytest.mark.parametrize("late", [False, True])

@@ -41,7 +41,12 @@ def setting() -> switches.Setting:
 
 
 def rounds(device: torch.device) -> bool:
-    """Whether a float32 matrix product there really loses the digits that TF32 lacks."""
+    """Whether a float32 matrix product there really loses the digits that TF32 lacks.
+
+    In the midst of a capture, which a look at the result would break: whether it may.
+    """
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return in_force()
     with torch.no_grad(), torch.autocast(device.type, enabled=False):
         value = torch.full((SIDE, SIDE), BELOW_TF32, device=device, dtype=torch.float32)
         product = value @ torch.eye(SIDE, device=device, dtype=torch.float32)

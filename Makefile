@@ -1,12 +1,13 @@
 BIN := .venv/bin
 READY := .venv/.ready
+CLIENTS := .venv-clients
 
 # What mypy checks for Python 3.10: all that runs in the job (tests/tree.py says the same).
 TOOL_PROFILES := $(addsuffix %.py,$(addprefix profiles/,attribution documents intervals timeline trace))
 JOB_SIDE := $(addprefix src/aiak_tune/,agent ops optimizations __init__.py errors.py \
 	$(filter-out $(TOOL_PROFILES),$(wildcard profiles/*.py)))
 
-.PHONY: setup demo test lint bench clean
+.PHONY: setup demo test test-clients lint bench clean
 
 setup: $(READY)
 
@@ -27,13 +28,24 @@ lint: setup
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -m 'not clients'
+
+# Frameworks of others, in an environment of their own: about 3 GB and half an hour.
+test-clients: setup $(CLIENTS)/bin/.ready
+	$(BIN)/pytest -m clients tests/clients
+
+$(CLIENTS)/bin/.ready: tests/clients/constraints.txt tests/clients/requirements.txt
+	@.ci/venv $(CLIENTS)
+	$(CLIENTS)/bin/python -m pip install --requirement tests/clients/requirements.txt \
+		--constraint tests/clients/constraints.txt
+	$(CLIENTS)/bin/python tests/clients/torchvision_ops.py
+	@touch $@
 
 bench: setup
 	@set -e; for script in $(sort $(wildcard benchmarks/bench_*.py)); do \
 		echo "$$script"; $(BIN)/python $$script; done
 
 clean:
-	rm -rf .venv build dist *.egg-info aiak-plan.json
+	rm -rf .venv $(CLIENTS) build dist *.egg-info aiak-plan.json
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

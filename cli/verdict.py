@@ -44,18 +44,21 @@ def verdict_sentence(tuning: TuningResult) -> str:
 def next_step(tuning: TuningResult, *, plan: str = str(PLAN_FILE)) -> str:
     """Say what to do after the verdict, with the command to copy."""
     command = job_words(tuning.job.command)
-    resume = f"{program()} tune --resume {clean(tuning.id)} -- {command}"
+    nodes = tuning.environment.nodes
+    where = "" if nodes == 1 else ", on each node"
+    meet = "" if nodes == 1 else " --rendezvous HOST:PORT"
+    resume = f"{program()} tune{meet} --resume {clean(tuning.id)} -- {command}"
     match tuning.verdict:
         case "faster" if tuning.best is not None:
-            return f"Next: {program()} run --plan {clean(shlex.quote(plan))} -- {command}"
+            return f"Next{where}: {program()} run --plan {clean(shlex.quote(plan))} -- {command}"
         case "no_change":
             return f"Next: run it as it is: {command}"
         case "interrupted":
-            return f"Next, to go on: {resume}"
+            return f"Next, to go on{where}: {resume}"
         case "running":
-            return f"Next, if it was killed: {resume}"
+            return f"Next, if it was killed{where}: {resume}"
         case _:
-            return f"Next, when that is mended: {program()} tune -- {command}"
+            return f"Next, when that is mended: {program()} tune{meet} -- {command}"
 
 
 def program() -> str:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from statistics import median_high
 from typing import Any
 
 from aiak_tune.agent.records import SliceRecord
@@ -54,7 +55,8 @@ def samples_per_step(record: SliceRecord) -> float | None:
     # Who fetches ahead has steps without a batch; samples without one are what the job said.
     fetching = [n for n, row in enumerate(window.steps) if row[BATCHES] or row[SAMPLES] is not None]
     if fetching and all(window.steps[n][SAMPLES] is not None for n in fetching):
-        return mean_of(replace(window, steps=_fed(window.steps, fetching)), SAMPLES)
+        rows = _paired(_fed(window.steps, fetching))
+        return mean_of(replace(window, steps=rows), SAMPLES)
     shapes = record.facts.get("batch_shapes") or []
     if shapes and shapes[0]:
         return float(shapes[0][0] * max(1.0, mean_of(window, MICRO)))
@@ -70,6 +72,20 @@ def _fed(rows: list[list[int | None]], fetching: Sequence[int]) -> list[list[int
     pauses = [after - before for before, after in itertools.pairwise((-1, *fetching))]
     fed = fetching[-1] + 1
     return rows[:fed] if len(rows) - fed >= max(2, 2 * max(pauses)) else rows
+
+
+def _paired(rows: list[list[int | None]]) -> list[list[int | None]]:
+    """Leave out a step with a batch less or more whose counterpart lies outside the window.
+
+    Who fetches one ahead fetches none in an epoch's last step, and two in the next one's first.
+    """
+    counts = [row[BATCHES] or 0 for row in rows]
+    usual = median_high(counts)
+    over = sum(counts) - usual * len(rows)
+    odd = [at for at, count in enumerate(counts) if over and count - usual == over]
+    if not odd or abs(over) > usual:
+        return rows
+    return rows[: odd[-1]] + rows[odd[-1] + 1 :]
 
 
 def throughput(records: Sequence[SliceRecord]) -> float:

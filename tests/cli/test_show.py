@@ -16,7 +16,8 @@ from aiak_tune.api.store import open_store
 from aiak_tune.api.store.documents import tuning_document, tuning_of
 from aiak_tune.cli import files, output, show, verdict
 from aiak_tune.errors import NotFoundError, UsageError
-from aiak_tune.profiles.workload import Warn
+from aiak_tune.profiles.category import Category
+from aiak_tune.profiles.workload import RankFacts, Warn, WorkloadProfile
 from aiak_tune.selector.results import ConfirmationRun, Measured, Verdict, Work
 
 RUN = ConfirmationRun(
@@ -115,6 +116,46 @@ def test_every_verdict_says_what_to_do_next(verdict_: Verdict) -> None:
     assert verdict.verdict_sentence(tuning).endswith(".")
     assert verdict.next_step(tuning).startswith("Next")
     assert "\n" not in verdict.verdict_sentence(tuning) + verdict.next_step(tuning)
+
+
+def _of_two_ranks(*waits_ms: float | None) -> WorkloadProfile:
+    profile = example_tuning().profile
+    assert profile is not None
+    ranks = tuple(
+        RankFacts(
+            rank=rank, step_ms=60.0 + rank, comm_waiting_ms=ms,
+            breakdown_ms={Category.COMPUTE: 45.0, Category.COMM: 15.0},
+        )
+        for rank, ms in enumerate(waits_ms)
+    )  # fmt: skip
+    return replace(profile, ranks=ranks, slowest_rank=1)
+
+
+@pytest.mark.parametrize(
+    ("waits_ms", "said"),
+    [
+        ((20.5, 0.0), "rank 1 is the slowest, others wait 20.5 ms a step; the figures above are "),
+        ((0.4, 0.0), "the ranks are about equally fast; the figures above are those of rank 1"),
+        ((None, None), "rank 1; how long ranks wait for each other is not known"),
+    ],
+)
+def test_ranks_have_a_line_each_and_the_slowest_is_named(
+    waits_ms: tuple[float | None, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _save(profile=_of_two_ranks(*waits_ms))
+    assert _run("last") == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert any(said in line for line in lines)
+    (line,) = [line for line in lines if line.startswith("0     60.0")]
+    assert line.split()[2:8] == ["0%", "0%", "75%", "25%", "0%", "0%"]
+
+
+def test_a_tuning_of_several_nodes_goes_on_on_each_of_them() -> None:
+    two = replace(example_tuning().environment, nodes=2)
+    tuning = example_tuning(verdict="interrupted", best=None, environment=two)
+    said = verdict.next_step(tuning)
+    assert said.startswith("Next, to go on, on each node: ")
+    assert f"tune --rendezvous HOST:PORT --resume {ID} -- " in said
 
 
 def test_a_profile_without_a_breakdown_says_why(capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,6 +46,18 @@ def test_steps_without_a_batch_count_no_samples() -> None:
     assert samples_per_step(record(rows=ahead * 5)) == 32
 
 
+def test_an_epochs_end_at_the_windows_edge_takes_no_samples_away() -> None:
+    plain: list[list[int | None]] = [[MS, 0, 1, 1, 32]] * 8
+    none: list[int | None] = [MS, 0, 0, 1, None]
+    two: list[int | None] = [MS, 0, 2, 1, 64]
+    for rows in ([*plain, none], [none, *plain], [two, *plain], [*plain, none, two, *plain, none]):
+        assert samples_per_step(record(rows=rows)) == 32
+    every_other: list[list[int | None]] = [[MS, 0, 1, 1, 32], none]
+    assert samples_per_step(record(rows=every_other * 5)) == 16
+    four: list[list[int | None]] = [[MS, 0, 4, 4, 128]] * 8
+    assert samples_per_step(record(rows=[[MS, 0, 3, 4, 96], *four])) == 128
+
+
 def unknown(rank: int, **facts: Any) -> SliceRecord:
     return record(rank, rows=[[10 * MS, 0, 1, 2, None]] * 10, facts=facts)
 

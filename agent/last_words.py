@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from aiak_tune.agent.guest import GUEST, guest
-from aiak_tune.agent.ranks import rank, world_size
+from aiak_tune.agent.ranks import process_group, rank, world_size
 from aiak_tune.agent.records import FailedRank, write_failed
 
 
@@ -19,7 +19,8 @@ def watch_failures(run_dir: Path) -> None:
 
     @guest
     def note(error: BaseException) -> None:
-        if isinstance(error, Exception) and world_size() > 1:
+        # Not a helper that a rank started, which has its variables: the rank may go on without it.
+        if isinstance(error, Exception) and process_group() is not None and world_size() > 1:
             text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
             what = f"{type(error).__name__}: {error}"
             write_failed(

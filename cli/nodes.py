@@ -38,12 +38,13 @@ def rendezvous_asked(args: argparse.Namespace) -> Rendezvous | None:
     """Return where the nodes meet, None for a job on one.
 
     Raises:
-        UsageError: the options do not go together, or it cannot be told which node this is.
+        UsageError: the options do not go together, it cannot be told which node this is, or a
+            job of several nodes has no place to meet.
     """
     import os
 
     from aiak_tune.errors import UsageError
-    from aiak_tune.selector.nodes import rendezvous_of
+    from aiak_tune.selector.nodes import check_alone, rendezvous_of
 
     if args.rendezvous is None:
         told = {"--nnodes": args.nnodes, "--node-rank": args.node_rank}
@@ -51,6 +52,7 @@ def rendezvous_asked(args: argparse.Namespace) -> Rendezvous | None:
         alone = next((name for name, value in told.items() if value is not None), None)
         if alone is not None:
             raise UsageError(f"{alone} goes with --rendezvous HOST:PORT")
+        check_alone(args.command)
         return None
     return rendezvous_of(
         args.rendezvous, args.command, os.environ, nodes=args.nnodes, node=args.node_rank,

@@ -182,6 +182,9 @@ def profile_of(
     if len(window.steps) < FEWEST_STEPS or slowest.status == "short":
         text = f"only {len(window.steps)} steps could be counted: the job ended early"
         warnings.append(Warn(code="too_few_steps", text=text))
+    if len(records) < slowest.world_size:
+        text = f"only {len(records)} of the job's {slowest.world_size} ranks were seen here"
+        warnings.append(Warn(code="ranks_elsewhere", text=f"{text}: the figures are theirs"))
     job = job_of(slowest, base)
     each = [samples_per_step(r) for r in records]
     counted = None if any(s is None for s in each) else sum(s for s in each if s is not None)

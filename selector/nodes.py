@@ -65,6 +65,20 @@ def rendezvous_of(
     return Rendezvous(host=host, port=port, nodes=count, node=index, wait_s=wait_s)
 
 
+def check_alone(command: Sequence[str]) -> None:
+    """Refuse a command of several nodes where their tools do not meet.
+
+    Raises:
+        UsageError: each tool would start other settings, at another time.
+    """
+    count = _number(command, COUNT, {}, ())
+    if count is not None and count > 1:
+        raise UsageError(
+            f"the job runs on {count} nodes: start tune --rendezvous HOST:{PORT} on each, with "
+            "node 0's HOST"
+        )
+
+
 def _place(text: str) -> tuple[str, int]:
     found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^:\s]+))(?::(\d{1,5}))?", text)
     port = int(found[3] or PORT) if found else 0

@@ -141,6 +141,30 @@ def test_a_line_of_progress_cut_by_a_full_disk_is_passed_over(tmp_path: Path) ->
     assert not reader.read()
 
 
+def test_ranks_are_as_far_as_the_last_of_them(tmp_path: Path) -> None:
+    def told(rank: int, phase: str, step: int, *steps_ms: float) -> None:
+        line = {"phase": phase, "step": step, "counted": len(steps_ms), "steps_ms": steps_ms}
+        with open(tmp_path / f"progress-{rank}.jsonl", "a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    reader = ProgressReader(tmp_path)
+    told(0, "counting", 9, 2.0, 3.0)
+    told(1, "warm-up", 7)
+    told(2, "counting", 9, 4.0, 5.0)
+    assert reader.read()
+    now = reader.progress
+    assert (now.phase, now.step, now.counted, now.steps_ms) == ("warm-up", 7, 0, (4.0, 5.0))
+    assert now.behind_text() == " (rank 1; the furthest is at step 9)"
+    for rank in (0, 2):
+        told(rank, "done", 12)
+        assert reader.read()
+        assert reader.progress.phase == "warm-up"
+    told(1, "done", 12)
+    assert reader.read()
+    assert (reader.progress.phase, reader.progress.behind_text()) == ("done", "")
+    assert not reader.read()
+
+
 def test_a_run_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(JobError, match=f"run folder {tmp_path}/none cannot be written"):
         launch(["true"], RunSpec(run_dir=str(tmp_path / "none"), slice=QUICK))

@@ -96,6 +96,14 @@ def test_a_missing_breakdown_always_has_its_reason(tmp_path: Path) -> None:
     assert codes(trace="trace-0.json", profiled=[0]) == ["trace_unreadable"]
 
 
+def test_ranks_that_ran_on_other_nodes_are_flagged(tmp_path: Path) -> None:
+    def codes(*ranks: SliceRecord) -> list[str]:
+        return [w.code for w in profile_of(ranks, tmp_path, BASE, PLAN).warnings]
+
+    assert "ranks_elsewhere" in codes(record(0))
+    assert "ranks_elsewhere" not in codes(record(0), record(1))
+
+
 def test_few_steps_are_flagged(tmp_path: Path) -> None:
     few = record(rows=[[10 * MS, 0, 1, 1, 32]] * 4)
     assert "too_few_steps" in [w.code for w in profile_of([few], tmp_path, BASE, PLAN).warnings]

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from aiak_tune.errors import UsageError
-from aiak_tune.selector.nodes import PORT, first_difference, rendezvous_of, shared_words
+from aiak_tune.selector.nodes import (
+    PORT,
+    check_alone,
+    first_difference,
+    rendezvous_of,
+    shared_words,
+)
 
 TORCHRUN = ["torchrun", "--nnodes", "2", "--node-rank=1", "train.py", "--lr", "0.1"]
 
@@ -57,6 +63,14 @@ def test_the_place_may_be_an_address(place: str, host: str, shown: str) -> None:
 def test_what_cannot_be_told_is_asked_for(place: str, command: list[str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         rendezvous_of(place, command, {})
+
+
+def test_a_job_of_several_nodes_needs_a_place_to_meet() -> None:
+    with pytest.raises(UsageError, match=f"runs on 2 nodes: start tune --rendezvous HOST:{PORT}"):
+        check_alone(TORCHRUN)
+    for command in (["torchrun", "--nnodes", "1", "x.py"], ["torchrun", "--nnodes=1:4", "x.py"]):
+        check_alone(command)
+    check_alone(["python", "x.py"])
 
 
 def test_one_jobs_commands_differ_in_what_is_each_nodes_own() -> None:

@@ -14,7 +14,8 @@ from typing import Any
 from aiak_tune.agent.file_calls import Call, relative, stand_in
 from aiak_tune.agent.mirror import Mirror
 
-MOST_LOOKED_AT = 1000  # files of a folder; one with more counts as having checkpoints
+MOST_LOOKED_AT = 1000  # files of a folder
+_plain_move = shutil.move
 
 
 def redirect_moves(mirror: Mirror) -> None:
@@ -43,12 +44,12 @@ def _move(mirror: Mirror, plain: Call) -> Call:
             if os.path.lexists(src):  # what it was saved over has gone too, for the job
                 mirror.hide(src)
             return result
-        if _theirs(mirror, src):
+        if _theirs(mirror, src, unsure=False):  # a link to each of its files would be too much
             mirror.link(src, target)
             mirror.hide(src)
             return target if whole else None
         if mirror.guards(target):
-            shutil.move(src, mirror.write(target))
+            _plain_move(src, mirror.write(target))
             return target if whole else None
         mirror.opened(target)
         return plain(src, dst, *args, **kwargs)
@@ -79,7 +80,7 @@ def _remove(mirror: Mirror, plain: Call) -> Call:
             if os.path.lexists(path):  # what it was saved over has gone too, for the job
                 mirror.hide(path)
             return result
-        if plain.__name__ != "rmdir" and _theirs(mirror, path):
+        if plain.__name__ != "rmdir" and _theirs(mirror, path, unsure=True):
             second = mirror.second(path)
             if second is not None:
                 shutil.rmtree(second, ignore_errors=True)
@@ -108,18 +109,24 @@ def _link(mirror: Mirror, plain: Call) -> Call:
     return call
 
 
-def _theirs(mirror: Mirror, path: Any) -> bool:
-    """Whether this is a checkpoint of the user's, or a folder that has some."""
+def _theirs(mirror: Mirror, path: Any, *, unsure: bool) -> bool:
+    """Whether this is a checkpoint of the user's, or a folder that has some.
+
+    `unsure`: what to take a folder for that is theirs, and has too many files to look at.
+    """
     if mirror.protects(path):
         return True
     if not isinstance(path, (str, os.PathLike)) or mirror.is_own(path):
         return False
-    looked = 0
+    looked, older = 0, False
     for place, _, names in os.walk(os.fspath(path)):
         for name in names:
-            looked += 1
-            if looked > MOST_LOOKED_AT or mirror.protects(os.path.join(place, name)):
+            file = os.path.join(place, name)
+            if mirror.protects(file):
                 return True
+            looked, older = looked + 1, older or mirror.is_older(file)
+            if looked >= MOST_LOOKED_AT:
+                return older and unsure
     return False
 
 

@@ -23,6 +23,7 @@ CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors", ".pt2", ".pth.tar", ".pt.
 # Files that may be checkpoints: not over one that was there before.
 PERHAPS = (".bin", ".pkl", ".pickle", ".npz", ".npy", ".h5", ".joblib", ".tar")
 MOST_COPIED_BYTES = 1 << 30  # of a file that is written on; one that is larger is data
+LEAST_ROOM_BYTES = 64 << 20  # on the run's disk, for what the agent has to tell
 MOST_HEADS = 4096
 
 # The plain ones: `file_calls` puts others into `os`.
@@ -83,6 +84,9 @@ class Mirror:
             if not self._is_below(place, self._root):
                 return place
             told = told and not self.is_own(path) and not self._is_beside(path)
+            room = os.statvfs(self._own)
+            if not folder and room.f_bavail * room.f_frsize < LEAST_ROOM_BYTES:
+                return os.devnull
             _makedirs(os.path.dirname(place), exist_ok=True)
             if os.path.islink(place):  # to a file of the user's: another one takes its place
                 os.unlink(place)
@@ -147,16 +151,32 @@ class Mirror:
         """Whether a file that the job writes by itself is to go to its place."""
         if not _is_path(path):
             return False
-        name = os.fsdecode(path).lower()
-        if name.endswith(CHECKPOINTS):
-            return not self.is_own(path)
+        if self.is_own(path):
+            return False
+        if os.fsdecode(path).lower().endswith(CHECKPOINTS):
+            return True
         # Written on, a file of these kinds is data that was mapped: it may be of any size.
         return (anew and self.protects(path)) or self.keeps(path)
 
     def protects(self, path: Any) -> bool:
-        """Whether this is a checkpoint of the user's, from before this start."""
-        if not _is_path(path) or not os.fsdecode(path).lower().endswith(CHECKPOINTS + PERHAPS):
+        """Whether this is a checkpoint of the user's, from before this start.
+
+        Any file is that lies above or beside what was saved: `latest` says which one to load.
+        """
+        if not _is_path(path):
             return False
+        try:
+            if not self.is_older(path):
+                return False
+            if os.fsdecode(path).lower().endswith(CHECKPOINTS + PERHAPS):
+                return True
+            beside = self.used and self.has_folder(os.path.dirname(self.place(path)))
+            return beside and not self.has_folder(os.fsdecode(path))
+        except (OSError, ValueError):
+            return False
+
+    def is_older(self, path: Any) -> bool:
+        """Whether a file was there before this start."""
         try:
             return not self.is_own(path) and _stat(path).st_ctime <= self._began
         except (OSError, ValueError):

@@ -16,6 +16,8 @@ from running import JOBS
 from slices import guesting
 
 import aiak_tune
+from aiak_tune.agent import mirror as mirror_module
+from aiak_tune.agent.file_moves import redirect_moves
 from aiak_tune.agent.footprints import Footprints, read_footprints
 from aiak_tune.agent.guest import GUEST
 from aiak_tune.agent.mirror import Mirror
@@ -35,6 +37,7 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     Path("scores.pkl").write_bytes(pickle.dumps([1]))
     Path("old").mkdir()
     torch.save({"epoch": 1}, "old/first.pt")
+    Path("old/latest").write_text("first.pt")
     monkeypatch.setattr(sys.modules["__main__"], "replaces", os.replace, raising=False)
     (folder / "spec.json").touch()
     with guesting(folder):
@@ -135,11 +138,11 @@ def found_by_listing() -> None:
     assert glob.glob("deep/*.pt") == ["deep/last.pt"]
     assert [p.name for p in Path("deep").iterdir()] == ["last.pt"]
     torch.save({"epoch": 2}, "old/second.pt")
-    assert sorted(glob.glob("old/*")) == ["old/first.pt", "old/second.pt"]
-    assert sorted(os.listdir("old")) == ["first.pt", "second.pt"]
-    while len(os.listdir("old")) > 1:
-        os.remove(min(glob.glob("old/*"), key=os.path.getmtime))
-    assert os.listdir("old") == ["second.pt"]
+    assert sorted(glob.glob("old/*.pt")) == ["old/first.pt", "old/second.pt"]
+    assert sorted(os.listdir("old")) == ["first.pt", "latest", "second.pt"]
+    while len(glob.glob("old/*.pt")) > 1:
+        os.remove(min(glob.glob("old/*.pt"), key=os.path.getmtime))
+    assert sorted(os.listdir("old")) == ["latest", "second.pt"]
     torch.save({"epoch": 8}, "last.pt")
 
 
@@ -152,6 +155,19 @@ def beside_what_was_saved() -> None:
     os.makedirs("new/sub")
     shutil.copyfile("new/notes.txt", "new/sub/notes.txt")
     assert os.listdir("new/sub") == ["notes.txt"]
+    torch.save({"epoch": 8}, "last.pt")
+
+
+def says_which_is_the_latest() -> None:
+    torch.save({"epoch": 8}, "old/step8/model.pt")
+    with open("old/latest", "w") as file:
+        file.write("step8")
+    assert Path("old/latest").read_text() == "step8"
+    os.remove("old/latest")
+    with open("old/latest.tmp", "w") as file:
+        file.write("step9")
+    os.replace("old/latest.tmp", "old/latest")
+    assert Path("old/latest").read_text() == "step9"
     torch.save({"epoch": 8}, "last.pt")
 
 
@@ -184,6 +200,7 @@ def pickled() -> None:
         moved_away_and_written_over,
         found_by_listing,
         beside_what_was_saved,
+        says_which_is_the_latest,
         imported_before_torch,
         pickled,
     ],
@@ -191,7 +208,7 @@ def pickled() -> None:
 def test_a_habit_with_checkpoints_works_and_leaves_the_users_alone(
     habit: Callable[[], None], run_dir: Path
 ) -> None:
-    names = ["best.pt", "last.pt", "old", "old/first.pt", "scores.pkl"]
+    names = ["best.pt", "last.pt", "old", "old/first.pt", "old/latest", "scores.pkl"]
     theirs = {Path(n): Path(n).read_bytes() for n in names if n != "old"}
     habit()
     assert torch.load("last.pt") == {"epoch": 8}
@@ -209,6 +226,34 @@ def test_what_is_removed_and_moved_is_told(run_dir: Path) -> None:
     older_is_removed()
     here = Path.cwd()
     assert read_footprints(run_dir)["kept"] == [str(here / "last.pt"), str(here / "best.pt")]
+
+
+def test_a_folder_with_many_files_is_kept_and_moved(run_dir: Path) -> None:
+    os.makedirs("cache")
+    for i in range(1100):
+        Path(f"cache/{i}").touch()
+    (run_dir / "spec.json").touch()
+    mirror = Mirror(run_dir, Footprints(run_dir))
+    GUEST.detach()
+    redirect_moves(mirror)
+    os.rename("cache", "moved")
+    assert os.path.isdir("moved")
+    (run_dir / "spec.json").touch()
+    shutil.rmtree("moved")
+    GUEST.detach()
+    assert len(os.listdir("moved")) == 1100, "nobody looked at all of them"
+
+
+def test_without_room_a_checkpoint_is_nobodys_loss(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror_module, "LEAST_ROOM_BYTES", 1 << 60)
+    torch.save({"epoch": 8}, "last.pt")
+    with open("best.pt", "xb") as file:
+        file.write(b"new")
+    assert not (run_dir / "saved").exists()
+    GUEST.detach()
+    assert torch.load("last.pt") == {"epoch": 7} and torch.load("best.pt") == {"epoch": 5}
 
 
 def test_other_files_are_as_before(run_dir: Path) -> None:

@@ -189,12 +189,14 @@ class Evidence:
         """Whether any watched weight changed; None when none was watched."""
         if not self._watched:
             return None
-        return any(not self._torch.equal(p.detach(), before) for p, before in self._watched)
+        now = ((facts.local(p.detach()), before) for p, before in self._watched)
+        return any(not self._torch.equal(own, before) for own, before in now)
 
     def _watch(self, module: Any) -> None:
         trainable = [p for p in module.parameters() if p.requires_grad]
         small = [p for p in trainable if p.numel() <= WATCHED_VALUES] or trainable[:1]
-        self._watched = [(p, p.detach().clone()) for p in small[:WATCHED_TENSORS]]
+        watched = small[:WATCHED_TENSORS]
+        self._watched = [(p, facts.local(p.detach()).clone()) for p in watched]
 
     def _autocast_on(self) -> bool:
         torch = self._torch

@@ -37,6 +37,15 @@ def inside_ddp(module: Any) -> Any:
     return module.module
 
 
+def local(tensor: Any) -> Any:
+    """Return what this rank holds of a tensor, which may be sharded (FSDP).
+
+    To read the whole of it would start a collective.
+    """
+    to_local = getattr(tensor, "to_local", None)
+    return tensor if to_local is None else to_local()
+
+
 def model_facts(module: Any) -> dict[str, Any]:
     """The document's model facts of the root module."""
     parameters = list(module.parameters())

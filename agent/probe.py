@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
-from aiak_tune.agent.facts import tensors_in
+from aiak_tune.agent.facts import local, tensors_in
 from aiak_tune.agent.records import ProbeRecord
 from aiak_tune.agent.seeding import kept_randomness
 from aiak_tune.agent.settings import FAULTS
@@ -148,8 +148,9 @@ def _update(
     def copied(value: Any, *, counter: bool = False) -> Any:
         if not isinstance(value, torch.Tensor):
             return copy.deepcopy(value)
+        value = local(value.detach())
         wide = dtype is not None and value.is_floating_point() and not counter
-        return value.detach().to(dtype if wide else value.dtype).clone()
+        return value.to(dtype if wide else value.dtype).clone()
 
     copies = []
     for p in chosen:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from aiak_tune.agent.facts import local
 from aiak_tune.agent.guest import GUEST
 
 # A step may have several micro-batches: this many batches are seeded for each step compared.
@@ -117,10 +118,9 @@ def disturb(torch: Any, module: Any, size: float, seed: int, done: set[int]) -> 
             if id(parameter) in done:
                 continue
             done.add(id(parameter))
-            unit = max(size, torch.finfo(parameter.dtype).eps)
-            generator = torch.Generator(device=parameter.device)
+            own = local(parameter)
+            unit = max(size, torch.finfo(own.dtype).eps)
+            generator = torch.Generator(device=own.device)
             generator.manual_seed(seed * 100_003 + number)
-            signs = torch.randint(
-                0, 2, parameter.shape, generator=generator, device=parameter.device
-            )
-            parameter.mul_(1 + unit * (2.0 * signs - 1).to(parameter.dtype))
+            signs = torch.randint(0, 2, own.shape, generator=generator, device=own.device)
+            own.mul_(1 + unit * (2.0 * signs - 1).to(own.dtype))

@@ -47,6 +47,14 @@ class Net(nn.Module):
         return out
 
 
+def sharded(model: nn.Module) -> Any:
+    """FSDP of torch 2.6 and later: each rank holds a part of every parameter."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    return fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+
+
 def evaluate(model: nn.Module, x: torch.Tensor) -> None:
     model.eval()
     with torch.no_grad():
@@ -67,7 +75,10 @@ def train(options: argparse.Namespace, store: Any = None, rank: int = -1) -> Non
     plain = Net(options.width, odd=options.odd_head)
     if not options.odd_head:
         del plain.other
-    model = DistributedDataParallel(plain, find_unused_parameters=unused)
+    if options.shard:
+        model = sharded(plain)
+    else:
+        model = DistributedDataParallel(plain, find_unused_parameters=unused)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.001)
     step = 0
     if uneven:
@@ -120,6 +131,7 @@ def main() -> None:
     parser.add_argument("--fail-rank", type=int, default=-1)
     parser.add_argument("--fail-step", type=int, default=5)
     parser.add_argument("--uneven", action="store_true", help="rank 0 does what others do not")
+    parser.add_argument("--shard", action="store_true", help="FSDP in place of DDP")
     parser.add_argument("--no-sync", action="store_true", help="gradients are not exchanged")
     parser.add_argument("--odd-head", action="store_true", help="parameters used on odd steps")
     parser.add_argument("--unused-off", action="store_true", help="and DDP is not told of it")

@@ -148,6 +148,18 @@ def test_ddp_that_must_find_unused_parameters_is_left_to(
     assert "failed first: RuntimeError: Expected to have finished reduction" in problem.text
 
 
+@pytest.mark.slow
+def test_ranks_that_hold_parts_of_each_parameter_are_measured_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = replace(QUICK_PROFILED, parity=4, disturb=1e-7)
+    outcome = start(two(monkeypatch, "--shard"), tmp_path / "run", plan=plan)
+    assert diagnose(outcome) is None
+    assert len(last_steps(outcome)) == 1
+    assert [r.moved for r in outcome.results] == [True, True]
+    assert [len(r.losses) for r in outcome.results] == [4, 4]
+
+
 class Ran:
     """The job of two ranks to its end under a plan: its code, and what was said."""
 

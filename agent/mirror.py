@@ -22,6 +22,7 @@ WHOLE = "saved-folders"  # an entry for each folder that was saved as a whole
 CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors", ".pt2", ".pth.tar", ".pt.tar")
 # Files that may be checkpoints: not over one that was there before.
 PERHAPS = (".bin", ".pkl", ".pickle", ".npz", ".npy", ".h5", ".joblib", ".tar")
+CACHES = ("XDG_CACHE_HOME", "TORCH_HOME", "HF_HOME", "HF_HUB_CACHE")
 MOST_COPIED_BYTES = 1 << 30  # of a file that is written on; one that is larger is data
 LEAST_ROOM_BYTES = 64 << 20  # on the run's disk, for what the agent has to tell
 MOST_HEADS = 4096
@@ -41,6 +42,9 @@ class Mirror:
         self._used = False
         self._hidden: set[str] = set()  # places of what the job believes to have removed
         self._heads: dict[str, tuple[tuple[int, int], str]] = {}
+        found = (os.environ.get(name) for name in CACHES)
+        self._caches = tuple(os.path.join(os.path.abspath(place), "") for place in found if place)
+        self.fetching = 0  # downloads that run
         self.footprints = footprints
         self.last_read: str | None = None
 
@@ -154,9 +158,15 @@ class Mirror:
         if self.is_own(path):
             return False
         if os.fsdecode(path).lower().endswith(CHECKPOINTS):
-            return True
+            return not self._is_download(path)
         # Written on, a file of these kinds is data that was mapped: it may be of any size.
         return (anew and self.protects(path)) or self.keeps(path)
+
+    def _is_download(self, path: Any) -> bool:
+        """Whether a new file is pretrained weights: each trial would fetch them again."""
+        place = os.path.abspath(os.fsdecode(path))
+        cached = self.fetching or "/.cache/" in place or place.startswith(self._caches)
+        return bool(cached) and not os.path.lexists(path)
 
     def protects(self, path: Any) -> bool:
         """Whether this is a checkpoint of the user's, from before this start.

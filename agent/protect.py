@@ -31,6 +31,7 @@ def redirect_saves(torch: Any, run_dir: Path) -> Mirror:
         turn(owner, "load", 0, "f", mirror.loaded)
     turn(torch.jit, "save", 1, "f", mirror.write)
     turn(torch.jit, "load", 0, "f", mirror.loaded)
+    _let_download(torch, mirror)
     when_imported("torch.jit._script", lambda m: _script(mirror, m))
     when_imported("torch.export", lambda m: _export(mirror, m))
     redirect_file_calls(mirror)
@@ -38,6 +39,20 @@ def redirect_saves(torch: Any, run_dir: Path) -> Mirror:
     redirect_libraries(mirror)
     quiet_trackers(mirror, run_dir)
     return mirror
+
+
+def _let_download(torch: Any, mirror: Mirror) -> None:
+    plain = torch.hub.download_url_to_file
+
+    @functools.wraps(plain)
+    def download_url_to_file(*args: Any, **kwargs: Any) -> Any:
+        mirror.fetching += 1
+        try:
+            return plain(*args, **kwargs)
+        finally:
+            mirror.fetching -= 1
+
+    patch(torch.hub, "download_url_to_file", download_url_to_file)
 
 
 def _script(mirror: Mirror, module: Any) -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from slices import guesting
 
+from aiak_tune.agent.footprints import read_footprints
 from aiak_tune.agent.guest import GUEST
 from aiak_tune.agent.protect import redirect_saves
 
@@ -41,3 +42,21 @@ def test_a_full_disk_does_not_turn_to_the_users_file(tmp_path: Path) -> None:
         torch.save(1, theirs)
     assert not theirs.exists()
     assert GUEST.detached
+
+
+def test_weights_that_are_fetched_are_kept_for_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run").mkdir()
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "home"))
+    torch.save({"epoch": 1}, tmp_path / "there.pth")
+    (tmp_path / "home").mkdir()
+    with guesting(tmp_path / "run"):
+        redirect_saves(torch, tmp_path / "run")
+        torch.hub.download_url_to_file(f"file://{tmp_path}/there.pth", f"{tmp_path}/got.pth")
+        with open(tmp_path / "home/cached.pth", "wb") as file:
+            file.write(b"weights")
+        torch.hub.download_url_to_file(f"file://{tmp_path}/there.pth", f"{tmp_path}/got.pth")
+    assert torch.load(tmp_path / "got.pth") == {"epoch": 1}
+    assert (tmp_path / "home/cached.pth").read_bytes() == b"weights"
+    assert read_footprints(tmp_path / "run")["saved"] == [f"{tmp_path}/got.pth"], "the second time"
